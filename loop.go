@@ -1,0 +1,370 @@
+package acp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// loop owns every fact of the protocol. All its methods run on one goroutine.
+type loop struct {
+	s   *Session
+	cfg *launch
+	p   *process
+	log *slog.Logger
+
+	inbox     <-chan batch // from the reader, capacity 1; nil after the stream's end
+	out       chan<- outgo // to the writer, unbuffered; nil when closed or failed
+	wfailed   <-chan error // from the writer, capacity 1: its last act after a failure
+	exited    <-chan struct{}
+	reaped    <-chan exitStatus
+	tail      <-chan string // from the tail, capacity 1: the end of standard error
+	timer     *time.Timer
+	now       time.Time          // when the batch at hand was read
+	rec       *recorder          // nil: none
+	stopAsked context.CancelFunc // ends Session.asked
+
+	// What waits to be scanned and to be written.
+	cur       batch
+	have      bool // cur is not used up
+	scanner   scanner
+	outq      []outgo
+	outBytes  int
+	flushes   int  // flush marks taken by the writer
+	broken    bool // a write failed
+	pending   []pending
+	seenNames map[string]struct{} // unknown kinds and methods already logged
+
+	// The process.
+	status    *exitStatus // after the reap
+	tailText  string
+	tailEnded bool
+	gone      bool // the exit was observed
+	self      bool // and we had not asked for it
+	signalled bool // the group was told to end
+	mayReap   bool // the waiter was told that it may reap
+	eof       bool // the stream has ended
+	drainLeft time.Duration
+	drained   bool // given up: a descendant holds stdout
+
+	// The session.
+	id       string // our own, empty: not known yet
+	deadID   string // of a load that was not confirmed
+	info     Info
+	noticed  bool   // the capability notice was given
+	servers  bool   // the creating request carried tool servers
+	gated    bool   // the notice about gated tools was given
+	closer   string // method that ends the session through the protocol
+	started  bool   // Start has handed the session out
+	replay   *replay
+	lost     *Error
+	stopping bool // leave run
+	hurried  bool // a Stop's context has ended
+	tearing  bool // teardown has begun
+
+	// The turn.
+	turn       *turn
+	openPrompt int64  // a prompt whose turn ended without its answer; 0: none
+	heldInput  string // a request between turns that ends the next turn
+	pend       *[]Event
+	queue      eventQueue
+	msg        accumulated
+	shape      shape
+	tools      toolTable
+	scratch    []byte
+
+	// Deadlines; zero: none.
+	eofBy, writeBy, bound time.Time
+}
+
+// outgo is one thing for the writer: a line, or nothing as a flush mark.
+type outgo struct {
+	line    []byte
+	prompt  bool
+	private bool // not for the transcript
+	flush   bool
+}
+
+// answer is what a request came to.
+type answer struct {
+	result []byte
+	err    error // *rpcError, errLost, or an *Error about the answer itself
+}
+
+type pending struct {
+	id    int64
+	reply chan<- answer // capacity 1
+}
+
+const (
+	maxBacklog = 4 << 20 // SPEC 12: our answers and notifications that wait
+	drainBound = 5 * time.Second
+	exitWait   = 5 * time.Second // for the exit after the stream's end, during the start
+	statusWait = time.Second     // the same in a turn
+)
+
+func (l *loop) run() {
+	defer close(l.s.done)
+	for !l.stopping {
+		l.step()
+	}
+	l.teardown()
+}
+
+// step handles one event and settles. It is the loop's only select.
+func (l *loop) step() {
+	inbox := l.inbox
+	if l.have || l.held() {
+		inbox = nil
+	}
+	var out chan<- outgo
+	var next outgo
+	if len(l.outq) > 0 {
+		out, next = l.out, l.outq[0]
+	}
+	var events chan<- *[]Event
+	var cancelled <-chan struct{}
+	if t := l.turn; t != nil && t.state != turnOver {
+		if l.pend != nil {
+			events = t.events
+		}
+		if t.cause == nil {
+			cancelled = t.ctx.Done()
+		}
+	}
+	drainFrom := l.arm(inbox != nil)
+	select {
+	case b := <-inbox:
+		l.cur, l.have = b, true
+		l.now = b.at
+	case out <- next:
+		l.taken(next)
+	case events <- l.pend:
+		l.pend = l.queue.take()
+	case f := <-l.s.cmds:
+		f(l)
+	case <-cancelled:
+		l.endTurn(fail(ErrTurnCancelled, "the turn was cancelled", context.Cause(l.turn.ctx)))
+	case <-l.wfailed:
+		l.writeFailed()
+	case <-l.exited:
+		l.observeExit()
+	case st := <-l.reaped:
+		l.status, l.reaped = &st, nil
+	case l.tailText = <-l.tail:
+		l.tailEnded, l.tail = true, nil
+	case <-l.timer.C:
+	}
+	if !drainFrom.IsZero() {
+		l.drainLeft -= time.Since(drainFrom)
+	}
+	l.settle()
+}
+
+// arm sets the timer to the nearest deadline. It returns the time from which
+// the drain bound counts, zero when it does not: only while we wait for the
+// runtime, not while a consumer holds the reader back (SPEC 3).
+func (l *loop) arm(reading bool) (drainFrom time.Time) {
+	var by time.Time
+	nearer := func(t time.Time) {
+		if !t.IsZero() && (by.IsZero() || t.Before(by)) {
+			by = t
+		}
+	}
+	nearer(l.eofBy)
+	nearer(l.writeBy)
+	nearer(l.bound)
+	if l.turn != nil {
+		nearer(l.turn.by)
+	}
+	if l.gone && reading && !l.tearing {
+		drainFrom = time.Now()
+		nearer(drainFrom.Add(l.drainLeft))
+	}
+	if by.IsZero() {
+		l.timer.Stop()
+	} else {
+		l.timer.Reset(time.Until(by))
+	}
+	return drainFrom
+}
+
+// settle scans what there is room for, then does what has become due.
+func (l *loop) settle() {
+	l.scanBatch()
+	if l.eofBy.IsZero() && l.writeBy.IsZero() && !l.eof && !l.gone && (l.turn == nil || l.turn.by.IsZero()) {
+		return
+	}
+	now := time.Now()
+	due := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
+	if l.eof && !l.have && (l.tearing || l.status != nil && l.tailEnded || due(l.eofBy)) {
+		l.lose(l.lossError())
+	}
+	if due(l.writeBy) {
+		l.lose(fail(ErrPortExit, "writing to the agent failed", nil))
+	}
+	if l.gone && !l.eof && !l.tearing && l.drainLeft <= 0 {
+		l.abandonStream()
+	}
+	if t := l.turn; t != nil && t.state != turnOver && due(t.by) {
+		l.turnDue(t)
+	}
+}
+
+// scanBatch handles the lines of the current batch. While a turn is open it
+// stops when the turn's events fill a batch of their own, so that a consumer
+// that does not keep up holds the runtime back and not our memory.
+func (l *loop) scanBatch() {
+	for l.have && !l.full() {
+		line, over, ok := l.cur.line()
+		switch {
+		case over:
+			l.overlong()
+		case ok:
+			l.line(line)
+		default:
+			err := l.cur.err
+			if l.cur.over {
+				l.overlong()
+			}
+			l.cur.release()
+			l.cur, l.have = batch{}, false
+			if err != nil {
+				l.streamEnded()
+			}
+		}
+	}
+}
+
+func (l *loop) streamEnded() {
+	l.eof, l.inbox = true, nil
+	wait := statusWait
+	if !l.started {
+		wait = exitWait
+	}
+	l.eofBy = time.Now().Add(wait)
+}
+
+// abandonStream stops waiting for a stream that a descendant keeps open behind
+// the exited runtime.
+func (l *loop) abandonStream() {
+	l.log.Warn("agent stdout was not fully collected before the session ended", "drain_bound", drainBound)
+	l.drained, l.inbox = true, nil
+	l.lose(fail(ErrPortExit, "the agent runtime exited before the session finished collecting its output", nil))
+}
+
+// lossError says what became of the connection.
+func (l *loop) lossError() *Error {
+	var cause error
+	if l.tailEnded && l.tailText != "" {
+		cause = errors.New(l.tailText)
+	}
+	switch {
+	case l.status == nil:
+		return fail(ErrPortExit, "the agent connection was lost", nil)
+	case l.cfg.ssh && l.status.code == 255:
+		return fail(ErrPortExit, msgSSHFailed, cause)
+	}
+	return fail(ErrPortExit, "the agent connection was lost: "+l.status.text, cause)
+}
+
+// lose ends everything that waits for the runtime, once, and leads to the
+// teardown.
+func (l *loop) lose(err *Error) {
+	l.eofBy, l.writeBy = time.Time{}, time.Time{}
+	if l.lost == nil && !l.tearing {
+		l.lost = err
+	}
+	for _, p := range l.pending {
+		p.reply <- answer{err: errLost}
+	}
+	l.pending = nil
+	l.stopping = true
+	if t := l.turn; t != nil && t.state != turnOver {
+		l.finish(answer{err: err})
+	}
+}
+
+func (l *loop) observeExit() {
+	l.gone, l.exited = true, nil
+	l.self = !l.signalled
+	if l.tearing {
+		return
+	}
+	// SPEC 3: the leader is still unreaped, so the group is still its own.
+	l.drainLeft = drainBound
+	l.signal(true)
+	l.allowReap()
+}
+
+func (l *loop) writeFailed() {
+	l.wfailed, l.broken = nil, true
+	close(l.out)
+	l.out = nil
+	l.outq, l.outBytes = nil, 0
+	if !l.eof && !l.tearing {
+		l.writeBy = time.Now().Add(l.cfg.readTimeout)
+	}
+}
+
+// request queues a request whose answer goes to reply.
+func (l *loop) request(id int64, line []byte, reply chan<- answer) {
+	if l.lost != nil || l.tearing && (l.eof || l.broken) {
+		reply <- answer{err: errLost}
+		return
+	}
+	l.pending = append(l.pending, pending{id, reply})
+	l.enqueue(outgo{line: line})
+}
+
+func (l *loop) forget(id int64) {
+	for i, p := range l.pending {
+		if p.id == id {
+			l.pending = append(l.pending[:i], l.pending[i+1:]...)
+			return
+		}
+	}
+}
+
+// enqueue hands an item to the writer when it is free. SPEC 12: what waits is
+// bounded; a runtime that asks and never reads loses its connection.
+func (l *loop) enqueue(o outgo) {
+	if l.broken || l.out == nil {
+		return
+	}
+	l.outq = append(l.outq, o)
+	if o.prompt {
+		return
+	}
+	if l.outBytes += len(o.line); l.outBytes > maxBacklog && l.lost == nil {
+		l.outq, l.outBytes = nil, 0
+		l.lose(fail(ErrPortExit, "the agent does not read what it is sent", nil))
+	}
+}
+
+// taken notes that the writer took an item: all before it is in the pipe.
+func (l *loop) taken(o outgo) {
+	l.outq[0] = outgo{}
+	if l.outq = l.outq[1:]; len(l.outq) == 0 {
+		l.outq = nil
+	}
+	switch {
+	case o.prompt:
+		if l.turn != nil {
+			l.turn.sent = true
+		}
+	case o.flush:
+		l.flushes++
+	default:
+		l.outBytes -= len(o.line)
+	}
+}
+
+// lower notes that a capability is a gap from now on.
+func (l *loop) lower(entry *bool, label string) {
+	if *entry && l.noticed {
+		l.log.Warn("agent capability lowered", "capability", label)
+	}
+	*entry = false
+}

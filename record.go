@@ -1,0 +1,165 @@
+package acp
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+)
+
+// patience is how long the session's goroutines wait in all for the writer of
+// the transcript.
+const patience = time.Second
+
+// recorder writes the transcript of one session. A nil one records nothing.
+type recorder struct {
+	lines  chan entry    // from reader, writer, tail and loop; closed by finish
+	dead   chan struct{} // closed by the recorder's goroutine: it takes nothing more
+	spent  atomic.Int64  // nanoseconds waited so far
+	start  time.Time
+	log    *slog.Logger
+	hide   func(string) string // the secrets, and what Redact hides
+	errEnd []byte              // the tail's: the begun line of standard error
+}
+
+type entry struct {
+	T    float64 `json:"t"` // milliseconds since the start
+	Dir  string  `json:"dir"`
+	Line *string `json:"line,omitempty"`
+	B64  []byte  `json:"b64,omitempty"`
+}
+
+func newRecorder(s *Session) *recorder {
+	w := s.launch.record
+	if w == nil {
+		return nil
+	}
+	var pairs []string
+	for _, secret := range mcpSecrets(s.launch.servers) {
+		quoted := encodeJSON(secret, "")
+		pairs = append(pairs, secret, "[redacted]", strings.Trim(strings.TrimSpace(string(quoted)), `"`), "[redacted]")
+	}
+	secrets := strings.NewReplacer(pairs...)
+	r := &recorder{
+		lines: make(chan entry, 64), dead: make(chan struct{}), start: s.start, log: s.log,
+		hide: func(line string) string { return s.launch.redact(secrets.Replace(line)) },
+	}
+	go r.write(w) // ends when lines is closed or the writer fails
+	return r
+}
+
+// line records one line, a copy of it. It may wait, a second in all over the
+// session; then the transcript is given up.
+func (r *recorder) line(dir string, line []byte) {
+	if r == nil {
+		return
+	}
+	e := entry{T: float64(time.Since(r.start).Microseconds()) / 1000, Dir: dir}
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	if utf8.Valid(line) {
+		text := string(line)
+		e.Line = &text
+	} else {
+		e.B64 = bytes.Clone(line)
+	}
+	select {
+	case <-r.dead:
+		return
+	case r.lines <- e:
+		return
+	default:
+	}
+	left := patience - time.Duration(r.spent.Load())
+	if left <= 0 {
+		return
+	}
+	began := time.Now()
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case r.lines <- e:
+	case <-r.dead:
+	case <-timer.C:
+	}
+	waited := int64(time.Since(began))
+	if was := r.spent.Add(waited) - waited; was < int64(patience) && was+waited >= int64(patience) {
+		r.log.Warn("transcript given up", "error", "its writer blocks")
+	}
+}
+
+// batch records the lines that the runtime wrote.
+func (r *recorder) batch(b *batch) {
+	if r == nil {
+		return
+	}
+	for line := range bytes.Lines(b.lines) {
+		r.line("recv", line)
+	}
+	if b.over {
+		r.line("note", []byte("a line over the bound was dropped"))
+	}
+}
+
+// stderr records standard error by lines; stderrEnd what was left of the last.
+func (r *recorder) stderr(p []byte) {
+	if r == nil {
+		return
+	}
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			i = len(p) - 1
+		} else if r.errEnd == nil {
+			r.line("stderr", p[:i])
+			p = p[i+1:]
+			continue
+		}
+		r.errEnd = append(r.errEnd, p[:i+1]...)
+		if p[i] == '\n' || len(r.errEnd) > keepStderr {
+			r.stderrEnd()
+		}
+		p = p[i+1:]
+	}
+}
+
+func (r *recorder) stderrEnd() {
+	if r != nil && len(r.errEnd) > 0 {
+		r.line("stderr", r.errEnd)
+		r.errEnd = nil
+	}
+}
+
+func (r *recorder) write(w io.Writer) {
+	defer close(r.dead)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for e := range r.lines {
+		if e.Line != nil {
+			text := r.hide(*e.Line)
+			e.Line = &text
+		}
+		if r.spent.Load() >= int64(patience) {
+			return
+		}
+		if err := enc.Encode(e); err != nil {
+			r.log.Warn("transcript given up", "error", err)
+			return
+		}
+	}
+}
+
+// finish ends the transcript when all who record have ended. It waits for the
+// writer as long as there is patience left.
+func (r *recorder) finish() {
+	close(r.lines)
+	timer := time.NewTimer(patience - time.Duration(r.spent.Load()))
+	defer timer.Stop()
+	select {
+	case <-r.dead:
+	case <-timer.C:
+	}
+}
