@@ -1,0 +1,283 @@
+package acp_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sortie-ai/acp"
+)
+
+// scratch is the temporary directory of this test binary.
+var scratch string
+
+func TestMain(m *testing.M) {
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	debug.SetTraceback("all") // the watchdog's panic shows every goroutine
+	var err error
+	if scratch, err = os.MkdirTemp("", "acptest-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	for _, name := range []string{"TMPDIR", "TMP"} { // ours alone, so that the census can look at it
+		if err := os.Setenv(name, scratch); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// fakeAgent builds the fake runtime once.
+var fakeAgent = sync.OnceValues(func() (string, error) {
+	name := filepath.Join(scratch, "fakeagent")
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	out, err := exec.Command("go", "build", "-o", name, "./fakeagent").CombinedOutput() // #nosec G204 -- our own program
+	if err != nil {
+		return "", fmt.Errorf("go build ./fakeagent: %w\n%s", err, out)
+	}
+	return name, nil
+})
+
+// fake is one run of the fake runtime.
+type fake struct {
+	acp.Config
+	t      *testing.T
+	mark   string       // in the environment of every process of the run
+	report string       // the file where the runtime says how its scenario went
+	wire   bytes.Buffer // the transcript; read it when the session is over
+}
+
+// newFake prepares a run of the fake runtime with these arguments. Its processes
+// must be gone when the test ends.
+func newFake(t *testing.T, args ...string) *fake {
+	t.Helper()
+	program, err := fakeAgent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{t: t, mark: "ACP_TEST_MARK=" + dir, report: filepath.Join(t.TempDir(), "report")}
+	f.Config = acp.Config{
+		Workspace:   dir,
+		Argv:        append([]string{program}, args...),
+		Env:         append(os.Environ(), f.mark, "FAKEAGENT_REPORT="+f.report),
+		ReadTimeout: 10 * time.Second,
+		ChunkText:   true,
+		Record:      &f.wire,
+		Logger:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	t.Cleanup(func() {
+		if left := await(func() []string { return marked(f.mark) }); len(left) > 0 {
+			t.Errorf("processes left:\n%s", strings.Join(left, "\n"))
+		}
+	})
+	return f
+}
+
+// steps prepares a run of a scenario given as its steps.
+func steps(t *testing.T, script string) *fake {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "scenario.json")
+	if err := os.WriteFile(name, []byte(`{"id":"test","script":[`+script+`]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return newFake(t, "-scenario", name)
+}
+
+func (f *fake) start() (*acp.Session, error) {
+	f.t.Helper()
+	a, err := acp.New(nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return a.Start(context.Background(), f.Config)
+}
+
+// mustStart starts a session that is stopped when the test ends.
+func (f *fake) mustStart() *acp.Session {
+	f.t.Helper()
+	s, err := f.start()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil {
+			f.t.Errorf("Stop: %v", err)
+		}
+	})
+	return s
+}
+
+// wantKind fails the test unless err is an *Error of that kind with these texts.
+func wantKind(t *testing.T, err error, kind acp.ErrorKind, texts ...string) {
+	t.Helper()
+	var e *acp.Error
+	if !errors.As(err, &e) || e.Kind != kind {
+		t.Errorf("error %v, want kind %s", err, kind)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(e.Error(), text) {
+			t.Errorf("error %q, want %q in it", e, text)
+		}
+	}
+}
+
+// census checks at the end of a test that nothing is left of what it started:
+// goroutines, descriptors and temporary files. A test that runs parallel to
+// others cannot have one; their parent can.
+func census(t *testing.T) {
+	t.Helper()
+	if _, err := fakeAgent(); err != nil { // so that its build is not counted
+		t.Fatal(err)
+	}
+	warmUp(t)
+	watchdog(t)
+	counts := map[string]func() []string{
+		"goroutines":        goroutines,
+		"descriptors":       descriptors,
+		"temporary entries": func() []string { return glob("acp-*") },
+	}
+	before := make(map[string][]string)
+	for what, list := range counts {
+		before[what] = list()
+	}
+	t.Cleanup(func() {
+		for what, list := range counts {
+			left := await(func() []string { return without(list(), before[what]) })
+			if len(left) > 0 {
+				t.Errorf("%s left:\n%s", what, strings.Join(left, "\n"))
+			}
+		}
+	})
+}
+
+// warmUp has the Go runtime make the descriptors that it keeps.
+func warmUp(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = r.Close(), w.Close()
+}
+
+// watchdog panics, with the stacks of all goroutines, when a test hangs.
+func watchdog(t *testing.T) {
+	name := t.Name()
+	timer := time.AfterFunc(5*time.Minute, func() { panic(name + " hangs") })
+	t.Cleanup(func() { timer.Stop() })
+}
+
+// await repeats a check until it finds nothing, for 2 s: a process or goroutine
+// may be past its last act and still be listed.
+func await(list func() []string) []string {
+	end := time.Now().Add(2 * time.Second)
+	for {
+		left := list()
+		if len(left) == 0 || time.Now().After(end) {
+			return left
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// without returns the entries of list that are not in before, where entries are
+// the same when they begin with the same line.
+func without(list, before []string) []string {
+	head := func(s string) string { first, _, _ := strings.Cut(s, "\n"); return first }
+	known := make(map[string]bool)
+	for _, s := range before {
+		known[head(s)] = true
+	}
+	var left []string
+	for _, s := range list {
+		if !known[head(s)] {
+			left = append(left, s)
+		}
+	}
+	return left
+}
+
+var goroutineState = regexp.MustCompile(`^(goroutine \d+).*`)
+
+// goroutines lists the stacks of all goroutines but the caller's and those that
+// os/signal, which nothing ends, keeps for the process.
+func goroutines() []string {
+	buf := make([]byte, 1<<20)
+	for n := runtime.Stack(buf, true); n == len(buf); n = runtime.Stack(buf, true) {
+		buf = make([]byte, 2*len(buf))
+	}
+	var list []string
+	stacks := strings.Split(strings.TrimRight(string(buf), "\x00\n"), "\n\n")
+	for _, s := range stacks[1:] {
+		if !strings.Contains(s, "os/signal.") {
+			list = append(list, goroutineState.ReplaceAllString(s, "$1"))
+		}
+	}
+	return list
+}
+
+// descriptors lists what is open, where the system tells.
+func descriptors() []string {
+	var list []string
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			list = append(list, e.Name()+" -> "+to)
+		}
+	}
+	return list
+}
+
+func glob(pattern string) []string {
+	list, _ := filepath.Glob(filepath.Join(scratch, pattern))
+	return list
+}
+
+// marked lists the processes that have mark in their environment, where the
+// system tells. A zombie has none.
+func marked(mark string) []string {
+	var list []string
+	names, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, name := range names {
+		env, err := os.ReadFile(name) // #nosec G304 -- of /proc
+		if err == nil && bytes.Contains(env, []byte(mark)) {
+			cmd, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "cmdline")) // #nosec G304 -- of /proc
+			list = append(list, name+" "+strings.ReplaceAll(string(cmd), "\x00", " "))
+		}
+	}
+	return list
+}
+
+// alive reports whether a process runs; a zombie does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := bytes.Cut(stat, []byte(") "))
+	return len(rest) > 0 && rest[0] != 'Z' && rest[0] != 'X'
+}
