@@ -146,8 +146,8 @@ func (l *loop) step() {
 		f(l)
 	case <-cancelled:
 		l.endTurn(fail(ErrTurnCancelled, "the turn was cancelled", context.Cause(l.turn.ctx)))
-	case <-l.wfailed:
-		l.writeFailed()
+	case err := <-l.wfailed:
+		l.writeFailed(err)
 	case <-l.exited:
 		l.observeExit()
 	case st := <-l.reaped:
@@ -228,6 +228,7 @@ func (l *loop) scanBatch() {
 			if l.cur.over {
 				l.overlong()
 			}
+			l.scanner.drop()
 			l.cur.release()
 			l.cur, l.have = batch{}, false
 			if err != nil {
@@ -298,7 +299,8 @@ func (l *loop) observeExit() {
 	l.allowReap()
 }
 
-func (l *loop) writeFailed() {
+func (l *loop) writeFailed(err error) {
+	l.log.Debug("agent standard input failed", "error", err)
 	l.wfailed, l.broken = nil, true
 	close(l.out)
 	l.out = nil

@@ -140,25 +140,12 @@ func newJob(p *os.Process) (windows.Handle, error) {
 	return job, nil
 }
 
-// resumeProcess lets a process run that was started suspended. os.StartProcess
-// keeps no handle of the main thread, so it is looked up.
+// resumeProcess lets a process run that was started suspended.
 func resumeProcess(pid int) error {
-	snapshot, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPTHREAD, 0)
+	id, err := mainThread(pid)
 	if err != nil {
-		return os.NewSyscallError("CreateToolhelp32Snapshot", err)
+		return err
 	}
-	defer func() { _ = windows.CloseHandle(snapshot) }()
-	entry := new(windows.ThreadEntry32)
-	entry.Size = uint32(binary.Size(entry))
-	for err = windows.Thread32First(snapshot, entry); err == nil; err = windows.Thread32Next(snapshot, entry) {
-		if entry.OwnerProcessID == uint32(pid) {
-			return resumeThread(entry.ThreadID)
-		}
-	}
-	return os.NewSyscallError("Thread32Next", err)
-}
-
-func resumeThread(id uint32) error {
 	thread, err := windows.OpenThread(windows.THREAD_SUSPEND_RESUME, false, id)
 	if err != nil {
 		return os.NewSyscallError("OpenThread", err)
@@ -166,4 +153,22 @@ func resumeThread(id uint32) error {
 	defer func() { _ = windows.CloseHandle(thread) }()
 	_, err = windows.ResumeThread(thread)
 	return os.NewSyscallError("ResumeThread", err)
+}
+
+// mainThread finds the first thread of a process; a suspended one has no other.
+// os.StartProcess closes the handle that CreateProcess gave it.
+func mainThread(pid int) (id uint32, err error) {
+	snapshot, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPTHREAD, 0)
+	if err != nil {
+		return 0, os.NewSyscallError("CreateToolhelp32Snapshot", err)
+	}
+	defer func() { _ = windows.CloseHandle(snapshot) }()
+	entry := new(windows.ThreadEntry32)
+	entry.Size = uint32(binary.Size(entry))
+	for err = windows.Thread32First(snapshot, entry); err == nil; err = windows.Thread32Next(snapshot, entry) {
+		if entry.OwnerProcessID == uint32(pid) {
+			return entry.ThreadID, nil
+		}
+	}
+	return 0, os.NewSyscallError("Thread32Next", err)
 }

@@ -138,10 +138,13 @@ func (l *loop) mapUpdate(kind string, line []byte, m *message) bool {
 		return m.content.kind() == '{' && l.otherMessage("reasoning block")
 	case "plan":
 		return m.entries.kind() == '[' && l.otherMessage("plan update")
-	case "tool_call":
-		return m.toolCallID.kind() == '"' && m.title.kind() == '"' && l.toolUpdate(m, true)
-	case "tool_call_update":
-		return m.toolCallID.kind() == '"' && l.toolUpdate(m, false)
+	case "tool_call", "tool_call_update":
+		isCall := kind == "tool_call"
+		if m.toolCallID.kind() != '"' || isCall && m.title.kind() != '"' {
+			return false
+		}
+		l.toolUpdate(m, isCall)
+		return true
 	case "available_commands_update":
 		return m.commands.kind() == '[' && l.silent(kind)
 	case "current_mode_update":

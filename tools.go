@@ -83,9 +83,9 @@ func (l *loop) noteTool(id, kind value, fresh bool) *list.Element {
 }
 
 // toolUpdate handles tool_call and tool_call_update.
-func (l *loop) toolUpdate(m *message, isCall bool) bool {
+func (l *loop) toolUpdate(m *message, isCall bool) {
 	if l.replay != nil {
-		return true
+		return
 	}
 	if l.inTurn() {
 		l.turn.showed = true
@@ -94,7 +94,7 @@ func (l *loop) toolUpdate(m *message, isCall bool) bool {
 	failed := m.status.is("failed")
 	call := e.Value.(*toolCall)
 	if call.ended || !failed && !m.status.is("completed") {
-		return true
+		return
 	}
 	ev := Event{Type: ToolResult, ToolName: call.kind, ToolDuration: l.now.Sub(call.begun), ToolError: failed}
 	if m.title.kind() == '"' {
@@ -103,5 +103,4 @@ func (l *loop) toolUpdate(m *message, isCall bool) bool {
 	}
 	l.tools.end(e)
 	l.updateEvent(ev)
-	return true
 }

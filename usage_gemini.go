@@ -242,11 +242,11 @@ func (j *journal) heads(root *os.Root, name string) bool {
 	defer func() { _ = f.Close() }()
 	buf := make([]byte, maxHeader)
 	n, _ := io.ReadFull(f, buf)
-	head, _, ok := bytes.Cut(buf[:n], []byte("\n"))
+	head, _, _ := bytes.Cut(buf[:n], []byte("\n"))
 	var h struct {
 		SessionID string `json:"sessionId"`
 	}
-	return ok && json.Unmarshal(head, &h) == nil && h.SessionID == j.session
+	return json.Unmarshal(head, &h) == nil && h.SessionID == j.session
 }
 
 // chat is a message of the journal.

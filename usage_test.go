@@ -123,9 +123,9 @@ func (g *fakeGauge) read() (f figure) {
 	return f
 }
 
-// calls is the figure of n model calls as the recorded runtime counts them;
+// modelCalls is the figure of n model calls as the recorded runtime counts them;
 // their bound is 1333 each.
-func calls(n int64) figure {
+func modelCalls(n int64) figure {
 	return figure{input: 1111 * n, output: 266 * n, cached: 33 * n, plain: 1333 * n, model: "m"}
 }
 
@@ -142,7 +142,7 @@ func TestMeter(t *testing.T) {
 		dropped     bool
 		took        time.Duration
 	}
-	at := func(d time.Duration, n int64) known { return known{d, calls(n)} }
+	at := func(d time.Duration, n int64) known { return known{d, modelCalls(n)} }
 	for _, tt := range []struct {
 		name  string
 		known []known
@@ -161,7 +161,7 @@ func TestMeter(t *testing.T) {
 		{"nothing at all drops the source, once", nil, figure{}, []turn{
 			{spent: answered(1333), unaccounted: true, dropped: true, took: 6 * time.Second},
 			{spent: answered(1333), unaccounted: true}}},
-		{"nothing, in words of zeros", []known{at(0, 0)}, calls(0), []turn{
+		{"nothing, in words of zeros", []known{at(0, 0)}, modelCalls(0), []turn{
 			{spent: answered(0), unaccounted: true, dropped: true, took: 6 * time.Second}}},
 		{"after one figure it stays for good", []known{at(0, 1)}, figure{}, []turn{
 			{spent: answered(1333), report: 1},
@@ -176,9 +176,9 @@ func TestMeter(t *testing.T) {
 		{"cut by the read timeout, the source stays", []known{at(5*time.Second, 1)}, figure{}, []turn{
 			{spent: answered(1333), limit: time.Second, unaccounted: true, took: time.Second},
 			{spent: answered(0), limit: 10 * time.Second, report: 1, unaccounted: true, took: 6 * time.Second}}},
-		{"cut with a part of the figure there", []known{at(0, 1)}, calls(2), []turn{
+		{"cut with a part of the figure there", []known{at(0, 1)}, modelCalls(2), []turn{
 			{spent: answered(2666), limit: time.Second, unaccounted: true, took: time.Second}}},
-		{"a read timeout of just the source's time", nil, calls(1), []turn{
+		{"a read timeout of just the source's time", nil, modelCalls(1), []turn{
 			{spent: answered(1333), limit: 6 * time.Second, report: 1, took: 6 * time.Second}}},
 		{"what earlier bounds lack is waited for", []known{at(3*time.Second, 1), at(5*time.Second, 2)}, figure{}, []turn{
 			{spent: answered(1333), limit: time.Second, unaccounted: true, took: time.Second},
@@ -188,17 +188,17 @@ func TestMeter(t *testing.T) {
 			{spent: answered(1333), report: 2, unaccounted: true, took: 6 * time.Second},
 			{spent: answered(0), limit: 9 * time.Second, unaccounted: true, took: 6 * time.Second},
 			{spent: answered(1333), limit: 9 * time.Second, report: 3, unaccounted: true, took: 6 * time.Second}}},
-		{"the other place when time is up", nil, calls(1), []turn{
+		{"the other place when time is up", nil, modelCalls(1), []turn{
 			{spent: answered(1333), report: 1, took: 6 * time.Second}}},
-		{"the larger total wins", []known{at(0, 2)}, calls(1), []turn{
+		{"the larger total wins", []known{at(0, 2)}, modelCalls(1), []turn{
 			{spent: answered(4000), report: 2, unaccounted: true, took: 6 * time.Second}}},
-		{"growth counts from the last report, whoever made it", []known{at(7*time.Second, 1), at(10*time.Second, 2)}, calls(1), []turn{
+		{"growth counts from the last report, whoever made it", []known{at(7*time.Second, 1), at(10*time.Second, 2)}, modelCalls(1), []turn{
 			{spent: answered(1333), report: 1, took: 6 * time.Second},
 			{spent: answered(1333), report: 2, took: 4 * time.Second}}},
 		{"a figure that falls is not reported", []known{at(0, 3), at(time.Second, 1)}, figure{}, []turn{
 			{spent: answered(3999), report: 3},
 			{spent: answered(1333), unaccounted: true, took: 6 * time.Second}}},
-		{"the context's end releases the wait", []known{at(5*time.Second, 1)}, calls(1), []turn{
+		{"the context's end releases the wait", []known{at(5*time.Second, 1)}, modelCalls(1), []turn{
 			{spent: answered(1333), cancel: time.Second, unaccounted: true, took: time.Second}}},
 		{"a context that has ended gets one look", []known{at(0, 1)}, figure{}, []turn{
 			{spent: spent{showed: true}, cancel: -1, report: 1, unaccounted: true}}},
@@ -230,7 +230,7 @@ func TestMeter(t *testing.T) {
 					cancel()
 					last = max(last, tu.report)
 					want := reading{
-						report: tu.report > 0, usage: calls(last).usage(), measured: last > 0,
+						report: tu.report > 0, usage: modelCalls(last).usage(), measured: last > 0,
 						unaccounted: tu.unaccounted, dropped: tu.dropped,
 					}
 					if last > 0 {
@@ -285,7 +285,7 @@ func TestArm(t *testing.T) {
 	if serr != nil || fi.Mode().Perm()&0o077 != 0 {
 		t.Errorf("directory %v, %v", fi, serr)
 	}
-	write(t, out, "x")
+	appendFile(t, out, "x")
 	for range 2 {
 		if err := m.discard(); err != nil {
 			t.Error(err)
@@ -360,7 +360,7 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) begin(session string) { r.open(session, []string{"GEMINI_CLI_HOME=" + r.home}) }
 
-func (r *rig) telemetry(text string) { write(r.t, filepath.Join(r.dir, telemetryFile), text) }
+func (r *rig) telemetry(text string) { appendFile(r.t, filepath.Join(r.dir, telemetryFile), text) }
 
 func (r *rig) chatPath(name string) string {
 	return filepath.Join(r.home, ".gemini", "tmp", "project", "chats", name)
@@ -371,11 +371,10 @@ func (r *rig) chat(name, text string) {
 	if err := os.MkdirAll(filepath.Dir(r.chatPath(name)), 0o700); err != nil {
 		r.t.Fatal(err)
 	}
-	write(r.t, r.chatPath(name), text)
+	appendFile(r.t, r.chatPath(name), text)
 }
 
-// write appends.
-func write(t *testing.T, name, text string) {
+func appendFile(t *testing.T, name, text string) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -389,7 +388,7 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
-func recorded(t testing.TB, name string) string {
+func usageFile(t testing.TB, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", "usage", name))
 	if err != nil {
@@ -399,8 +398,8 @@ func recorded(t testing.TB, name string) string {
 }
 
 func TestRecordedFiles(t *testing.T) {
-	telemetry, chat := recorded(t, "gemini-0.61-telemetry.log"), recorded(t, "gemini-0.61-chat.jsonl")
-	named := func(n int64, model string) figure { f := calls(n); f.model = model; return f }
+	telemetry, chat := usageFile(t, "gemini-0.61-telemetry.log"), usageFile(t, "gemini-0.61-chat.jsonl")
+	named := func(n int64, model string) figure { f := modelCalls(n); f.model = model; return f }
 	const model = "gemini-2.5-pro"
 
 	r := newRig(t)
@@ -480,30 +479,30 @@ func TestTelemetry(t *testing.T) {
 		text   string
 		want   figure
 	}{
-		{"one", "", one, calls(1)},
-		{"several", "", one + one + answerRecord(3), calls(5)},
-		{"no separator", "", strings.TrimSpace(one) + strings.TrimSpace(one), calls(2)},
-		{"half a value at the end", "", one + one[:len(one)/2], calls(1)},
-		{"what was there does not count", one + one, one, calls(1)},
-		{"nor what began before", one[:len(one)/2], one[len(one)/2:] + one, calls(1)},
+		{"one", "", one, modelCalls(1)},
+		{"several", "", one + one + answerRecord(3), modelCalls(5)},
+		{"no separator", "", strings.TrimSpace(one) + strings.TrimSpace(one), modelCalls(2)},
+		{"half a value at the end", "", one + one[:len(one)/2], modelCalls(1)},
+		{"what was there does not count", one + one, one, modelCalls(1)},
+		{"nor what began before", one[:len(one)/2], one[len(one)/2:] + one, modelCalls(1)},
 		{"another event", "", answerRecord(1, "event.name", `"gemini_cli.api_request"`, "note", `"gemini_cli.api_response"`), figure{}},
 		{"another session", "", answerRecord(1, "session.id", `"S"`), figure{}},
-		{"the router's call", "", answerRecord(1, "role", `"utility_router"`) + one, calls(2)},
-		{"no input count", "", answerRecord(1, "input_token_count", "") + one, calls(1)},
-		{"no output count", "", answerRecord(1, "output_token_count", "") + one, calls(1)},
-		{"no cached count", "", answerRecord(1, "cached_content_token_count", "") + one, calls(1)},
-		{"no thoughts count", "", answerRecord(1, "thoughts_token_count", "") + one, calls(1)},
-		{"null", "", answerRecord(1, "thoughts_token_count", "null") + one, calls(1)},
-		{"negative", "", answerRecord(1, "input_token_count", "-1") + one, calls(1)},
-		{"a fraction", "", answerRecord(1, "input_token_count", "1.5") + one, calls(1)},
-		{"a string", "", answerRecord(1, "input_token_count", `"1111"`) + one, calls(1)},
-		{"beyond every number", "", answerRecord(1, "input_token_count", "1e400") + one, calls(1)},
+		{"the router's call", "", answerRecord(1, "role", `"utility_router"`) + one, modelCalls(2)},
+		{"no input count", "", answerRecord(1, "input_token_count", "") + one, modelCalls(1)},
+		{"no output count", "", answerRecord(1, "output_token_count", "") + one, modelCalls(1)},
+		{"no cached count", "", answerRecord(1, "cached_content_token_count", "") + one, modelCalls(1)},
+		{"no thoughts count", "", answerRecord(1, "thoughts_token_count", "") + one, modelCalls(1)},
+		{"null", "", answerRecord(1, "thoughts_token_count", "null") + one, modelCalls(1)},
+		{"negative", "", answerRecord(1, "input_token_count", "-1") + one, modelCalls(1)},
+		{"a fraction", "", answerRecord(1, "input_token_count", "1.5") + one, modelCalls(1)},
+		{"a string", "", answerRecord(1, "input_token_count", `"1111"`) + one, modelCalls(1)},
+		{"beyond every number", "", answerRecord(1, "input_token_count", "1e400") + one, modelCalls(1)},
 		{"zeros", "", answerRecord(0, "model", ""), figure{}},
-		{"the last record's model", "", answerRecord(1, "model", `"x"`) + one, calls(1 + 1)},
-		{"no model keeps the last", "", one + answerRecord(1, "model", "") + answerRecord(1, "model", `"`+strings.Repeat("x", maxName+1)+`"`), calls(3)},
-		{"no JSON is passed over", "", "\x00 log line\n" + one + "{ x \"y\" }" + one, calls(2)},
-		{"metrics repeat totals", "", `{"scopeMetrics":[{"name":"gemini_cli.token.usage","value":1111,"gemini_cli.api_response":1}]}` + one, calls(1)},
-		{"attributes of another type", "", `{"attributes":["gemini_cli.api_response"]}` + one, calls(1)},
+		{"the last record's model", "", answerRecord(1, "model", `"x"`) + one, modelCalls(1 + 1)},
+		{"no model keeps the last", "", one + answerRecord(1, "model", "") + answerRecord(1, "model", `"`+strings.Repeat("x", maxName+1)+`"`), modelCalls(3)},
+		{"no JSON is passed over", "", "\x00 log line\n" + one + "{ x \"y\" }" + one, modelCalls(2)},
+		{"metrics repeat totals", "", `{"scopeMetrics":[{"name":"gemini_cli.token.usage","value":1111,"gemini_cli.api_response":1}]}` + one, modelCalls(1)},
+		{"attributes of another type", "", `{"attributes":["gemini_cli.api_response"]}` + one, modelCalls(1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			// Byte by byte, in odd pieces, and at once.
@@ -527,7 +526,7 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-const header = `{"sessionId":"s","projectHash":"h","kind":"main"}` + "\n"
+const chatHeader = `{"sessionId":"s","projectHash":"h","kind":"main"}` + "\n"
 
 // chatLine is a line of the journal with n model calls in one.
 func chatLine(id string, n int64, model string) string {
@@ -543,28 +542,28 @@ func TestJournal(t *testing.T) {
 		text   string
 		want   figure
 	}{
-		{"one", "", header + one, calls(1)},
-		{"the header comes twice", "", header + header + one + chatLine("2", 1, "m"), calls(2)},
-		{"the last of an id wins", "", header + chatLine("1", 4, "x") + one, calls(1)},
-		{"a rewrite without tokens takes nothing away", "", header + one + `{"id":"1","toolCalls":[]}` + "\n", calls(1)},
-		{"tokens come with a rewrite", "", header + `{"id":"1","toolCalls":[]}` + "\n" + one, calls(1)},
-		{"what was there does not count", header + one, chatLine("2", 1, "m"), calls(1)},
-		{"nor when it is written again", header + one, chatLine("1", 9, "x") + chatLine("2", 1, "m"), calls(1)},
-		{"nor with tokens it did not have", header + `{"id":"1"}` + "\n", one, figure{}},
-		{"nor what a change listed", header + `{"$set":{"messages":[{"id":"1"}]}}` + "\n", one + chatLine("2", 1, "m"), calls(1)},
-		{"a change that lists messages", "", header + `{"$set":{"messages":[` + one + `]}}` + "\n", figure{}},
-		{"the same on one line", "", header + `{"$set":{"messages":[` + strings.TrimSpace(one) + `]}}` + "\n" + one, calls(1)},
-		{"half a line", "", header + one + strings.TrimSpace(chatLine("2", 1, "m")), calls(1)},
-		{"a broken line", "", header + `{"id":"2","tokens":{` + "\n" + one, calls(1)},
+		{"one", "", chatHeader + one, modelCalls(1)},
+		{"the chatHeader comes twice", "", chatHeader + chatHeader + one + chatLine("2", 1, "m"), modelCalls(2)},
+		{"the last of an id wins", "", chatHeader + chatLine("1", 4, "x") + one, modelCalls(1)},
+		{"a rewrite without tokens takes nothing away", "", chatHeader + one + `{"id":"1","toolCalls":[]}` + "\n", modelCalls(1)},
+		{"tokens come with a rewrite", "", chatHeader + `{"id":"1","toolCalls":[]}` + "\n" + one, modelCalls(1)},
+		{"what was there does not count", chatHeader + one, chatLine("2", 1, "m"), modelCalls(1)},
+		{"nor when it is written again", chatHeader + one, chatLine("1", 9, "x") + chatLine("2", 1, "m"), modelCalls(1)},
+		{"nor with tokens it did not have", chatHeader + `{"id":"1"}` + "\n", one, figure{}},
+		{"nor what a change listed", chatHeader + `{"$set":{"messages":[{"id":"1"}]}}` + "\n", one + chatLine("2", 1, "m"), modelCalls(1)},
+		{"a change that lists messages", "", chatHeader + `{"$set":{"messages":[` + one + `]}}` + "\n", figure{}},
+		{"the same on one line", "", chatHeader + `{"$set":{"messages":[` + strings.TrimSpace(one) + `]}}` + "\n" + one, modelCalls(1)},
+		{"half a line", "", chatHeader + one + strings.TrimSpace(chatLine("2", 1, "m")), modelCalls(1)},
+		{"a broken line", "", chatHeader + `{"id":"2","tokens":{` + "\n" + one, modelCalls(1)},
 		{"another session's file", "", `{"sessionId":"S"}` + "\n" + one, figure{}},
 		{"no header", "", one, figure{}},
 		{"half a header", "", `{"sessionId":"s"}`, figure{}},
-		{"a header without end", "", `{"sessionId":"s"` + strings.Repeat(" ", maxHeader) + "}\n" + one, figure{}},
-		{"no id", "", header + chatLine("", 1, "m"), figure{}},
-		{"an endless id", "", header + chatLine(strings.Repeat("x", maxName+1), 1, "m"), figure{}},
-		{"negative", "", header + chatLine("2", -1, "m") + one, calls(1)},
-		{"a fraction", "", header + `{"id":"2","tokens":{"input":1.5,"output":1}}` + "\n" + one, calls(1)},
-		{"no thoughts, nothing cached", "", header + `{"id":"2","tokens":{"input":3,"output":1}}` + "\n", figure{input: 3, output: 1, plain: 4}},
+		{"a chatHeader without end", "", `{"sessionId":"s"` + strings.Repeat(" ", maxHeader) + "}\n" + one, figure{}},
+		{"no id", "", chatHeader + chatLine("", 1, "m"), figure{}},
+		{"an endless id", "", chatHeader + chatLine(strings.Repeat("x", maxName+1), 1, "m"), figure{}},
+		{"negative", "", chatHeader + chatLine("2", -1, "m") + one, modelCalls(1)},
+		{"a fraction", "", chatHeader + `{"id":"2","tokens":{"input":1.5,"output":1}}` + "\n" + one, modelCalls(1)},
+		{"no thoughts, nothing cached", "", chatHeader + `{"id":"2","tokens":{"input":3,"output":1}}` + "\n", figure{input: 3, output: 1, plain: 4}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, piece := range []int{37, len(tt.text)} {
@@ -589,24 +588,24 @@ func TestJournal(t *testing.T) {
 
 func TestJournalFiles(t *testing.T) {
 	r := newRig(t)
-	r.chat("old.jsonl", header+chatLine("1", 1, "m"))
+	r.chat("old.jsonl", chatHeader+chatLine("1", 1, "m"))
 	r.begin("s")
 	// The continued session got a second file, which repeats the first.
-	r.chat("new.jsonl", header+chatLine("1", 1, "m")+chatLine("2", 1, "m"))
-	r.chat("other.json", header+chatLine("3", 1, "m"))
-	r.chat("../../../logs.jsonl", header+chatLine("4", 1, "m"))
-	if got := r.readOther(); got != calls(1) {
+	r.chat("new.jsonl", chatHeader+chatLine("1", 1, "m")+chatLine("2", 1, "m"))
+	r.chat("other.json", chatHeader+chatLine("3", 1, "m"))
+	r.chat("../../../logs.jsonl", chatHeader+chatLine("4", 1, "m"))
+	if got := r.readOther(); got != modelCalls(1) {
 		t.Errorf("%+v", got)
 	}
 	// A file that is written anew is read anew; a message counts once.
-	r.replace(r.chatPath("new.jsonl"), header+chatLine("2", 1, "m")+chatLine("5", 1, "m"))
-	if got := r.readOther(); got != calls(2) {
+	r.replace(r.chatPath("new.jsonl"), chatHeader+chatLine("2", 1, "m")+chatLine("5", 1, "m"))
+	if got := r.readOther(); got != modelCalls(2) {
 		t.Errorf("replaced: %+v", got)
 	}
 	if err := os.Truncate(r.chatPath("new.jsonl"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.readOther(); got != calls(2) {
+	if got := r.readOther(); got != modelCalls(2) {
 		t.Errorf("emptied: %+v", got)
 	}
 }
@@ -614,14 +613,14 @@ func TestJournalFiles(t *testing.T) {
 // replace puts another file in the place of one.
 func (r *rig) replace(name, text string) {
 	r.t.Helper()
-	write(r.t, name+".new", text)
+	appendFile(r.t, name+".new", text)
 	if err := os.Rename(name+".new", name); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// grow makes a file larger by n bytes that take no space.
-func grow(t *testing.T, name string, n int64) {
+// growFile makes a file larger by n bytes that take no space.
+func growFile(t *testing.T, name string, n int64) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -645,27 +644,27 @@ func TestHostileTelemetry(t *testing.T) {
 		do   func(r *rig, file string)
 		want figure // with one record before and one behind
 	}{
-		{"nothing", func(*rig, string) {}, calls(2)},
-		{"just the unread that is allowed", func(r *rig, file string) { grow(r.t, file, maxUnread) }, calls(2)},
-		{"too much unread", func(r *rig, file string) { grow(r.t, file, maxUnread+1) }, calls(1)},
+		{"nothing", func(*rig, string) {}, modelCalls(2)},
+		{"just the unread that is allowed", func(r *rig, file string) { growFile(r.t, file, maxUnread) }, modelCalls(2)},
+		{"too much unread", func(r *rig, file string) { growFile(r.t, file, maxUnread+1) }, modelCalls(1)},
 		{"a value of the size that is allowed", func(r *rig, file string) {
-			write(r.t, file, `{"a":"`+strings.Repeat("x", maxValue-8)+`"}`)
-		}, calls(2)},
+			appendFile(r.t, file, `{"a":"`+strings.Repeat("x", maxValue-8)+`"}`)
+		}, modelCalls(2)},
 		{"a value above that", func(r *rig, file string) {
-			write(r.t, file, `{"a":"`+strings.Repeat("x", maxValue)+`"}`)
-		}, calls(1)},
+			appendFile(r.t, file, `{"a":"`+strings.Repeat("x", maxValue)+`"}`)
+		}, modelCalls(1)},
 		{"shrunk", func(r *rig, file string) {
 			if err := os.Truncate(file, 3); err != nil {
 				r.t.Fatal(err)
 			}
-		}, calls(1)},
-		{"replaced", func(r *rig, file string) { r.replace(file, one+one+one) }, calls(1)},
+		}, modelCalls(1)},
+		{"replaced", func(r *rig, file string) { r.replace(file, one+one+one) }, modelCalls(1)},
 		{"removed and made again", func(r *rig, file string) {
 			if err := os.Rename(file, file+".old"); err != nil {
 				r.t.Fatal(err)
 			}
-			write(r.t, file, one+one+one)
-		}, calls(1)},
+			appendFile(r.t, file, one+one+one)
+		}, modelCalls(1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
@@ -690,31 +689,31 @@ func TestHostileJournal(t *testing.T) {
 		do   func(r *rig)
 		want figure // with one message before and one behind
 	}{
-		{"nothing", func(*rig) {}, calls(2)},
-		{"too much unread", func(r *rig) { grow(r.t, r.chatPath(file), maxUnread+1) }, calls(1)},
+		{"nothing", func(*rig) {}, modelCalls(2)},
+		{"too much unread", func(r *rig) { growFile(r.t, r.chatPath(file), maxUnread+1) }, modelCalls(1)},
 		{"too much unread in several files", func(r *rig) {
 			for i := range 3 {
 				name := fmt.Sprintf("0%d.jsonl", i)
-				r.chat(name, header)
-				grow(r.t, r.chatPath(name), maxUnread/2)
+				r.chat(name, chatHeader)
+				growFile(r.t, r.chatPath(name), maxUnread/2)
 			}
-		}, calls(1)},
+		}, modelCalls(1)},
 		{"a line that does not end", func(r *rig) {
 			r.chat(file, "{")
-			grow(r.t, r.chatPath(file), maxValue)
-		}, calls(1)},
+			growFile(r.t, r.chatPath(file), maxValue)
+		}, modelCalls(1)},
 		{"too many messages", func(r *rig) {
 			var b strings.Builder
 			for i := range maxMessages {
 				fmt.Fprintf(&b, `{"id":"i%d","tokens":{}}`+"\n", i)
 			}
 			r.chat(file, b.String())
-		}, calls(1)},
+		}, modelCalls(1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
 			r.begin("s")
-			r.chat(file, header+chatLine("1", 1, "m"))
+			r.chat(file, chatHeader+chatLine("1", 1, "m"))
 			r.readOther()
 			tt.do(r)
 			r.readOther()
@@ -726,8 +725,8 @@ func TestHostileJournal(t *testing.T) {
 	}
 	t.Run("too much at open", func(t *testing.T) {
 		r := newRig(t)
-		r.chat(file, header)
-		grow(t, r.chatPath(file), maxUnread)
+		r.chat(file, chatHeader)
+		growFile(t, r.chatPath(file), maxUnread)
 		r.begin("s")
 		r.chat(file, "\n"+chatLine("2", 1, "m"))
 		if got := r.readOther(); got != (figure{}) {
@@ -747,7 +746,7 @@ func TestGeminiTurns(t *testing.T) {
 			t.Helper()
 			begun := time.Now()
 			got := m.turn(t.Context(), call, 30*time.Second)
-			if want := (reading{report: true, usage: calls(n).usage(), model: "m", measured: true}); got != want {
+			if want := (reading{report: true, usage: modelCalls(n).usage(), model: "m", measured: true}); got != want {
 				t.Errorf("%s: %+v, want %+v", what, got, want)
 			}
 			if d := time.Since(begun); d != took {
@@ -756,7 +755,7 @@ func TestGeminiTurns(t *testing.T) {
 		}
 		time.AfterFunc(4950*time.Millisecond, func() { r.telemetry(answerRecord(1)) })
 		check("telemetry at the tick", 1, 5*time.Second)
-		r.chat("a.jsonl", header+chatLine("1", 1, "m")+chatLine("2", 1, "m"))
+		r.chat("a.jsonl", chatHeader+chatLine("1", 1, "m")+chatLine("2", 1, "m"))
 		check("the journal when the tick does not come", 2, 6*time.Second)
 		r.telemetry(answerRecord(1) + answerRecord(1))
 		check("telemetry that made up for it", 3, 0)

@@ -26,9 +26,9 @@ func TestNoFile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
 			r.begin("s")
-			r.chat("keep.txt", header+chatLine("1", 1, "m"))
+			r.chat("keep.txt", chatHeader+chatLine("1", 1, "m"))
 			target := filepath.Join(r.dir, "target")
-			write(t, target, answerRecord(1))
+			appendFile(t, target, answerRecord(1))
 			for name, target := range map[string]string{
 				filepath.Join(r.dir, telemetryFile): target,
 				r.chatPath("a.jsonl"):               r.chatPath("keep.txt"),
@@ -54,7 +54,7 @@ func TestLinkedDirectories(t *testing.T) {
 	for _, depth := range []int{1, 2, 3, 4} { // .gemini, tmp, project, chats
 		r := newRig(t)
 		elsewhere := &rig{t: t, home: t.TempDir()}
-		elsewhere.chat("a.jsonl", header+chatLine("1", 1, "m"))
+		elsewhere.chat("a.jsonl", chatHeader+chatLine("1", 1, "m"))
 		parts := []string{".gemini", "tmp", "project", "chats"}
 		here := filepath.Join(append([]string{r.home}, parts[:depth]...)...)
 		there := filepath.Join(append([]string{elsewhere.home}, parts[:depth]...)...)
@@ -74,7 +74,7 @@ func TestLinkedDirectories(t *testing.T) {
 // Inside the home no link is followed below tmp either.
 func TestLinkedProject(t *testing.T) {
 	r := newRig(t)
-	r.chat("a.jsonl", header+chatLine("1", 1, "m"))
+	r.chat("a.jsonl", chatHeader+chatLine("1", 1, "m"))
 	tmp := filepath.Join(r.home, ".gemini", "tmp")
 	if err := os.Rename(filepath.Join(tmp, "project"), filepath.Join(r.home, "elsewhere")); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestLinkedProject(t *testing.T) {
 func TestSwappedDirectory(t *testing.T) {
 	r := newRig(t)
 	elsewhere := t.TempDir()
-	write(t, filepath.Join(elsewhere, telemetryFile), answerRecord(1))
+	appendFile(t, filepath.Join(elsewhere, telemetryFile), answerRecord(1))
 	if err := os.Remove(r.dir); err != nil {
 		t.Fatal(err)
 	}
