@@ -284,7 +284,7 @@ const (
 	ErrTurnRequestLimit     ErrorKind = "turn_request_limit"
 	ErrTurnOutcomeUnknown   ErrorKind = "turn_outcome_unknown"
 	ErrTurnInputRequired    ErrorKind = "turn_input_required"
-	ErrCredentialUnverified ErrorKind = "credential_unverified"
+	ErrCredentialUnverified ErrorKind = "credential_unverified" // #nosec G101 -- a name
 )
 
 // Retryable reports whether trying again, with exponential backoff, can help.

@@ -97,14 +97,15 @@ func newFake(t *testing.T, args ...string) *fake {
 	return f
 }
 
-// steps prepares a run of a scenario given as its steps.
-func steps(t *testing.T, script string) *fake {
+// steps prepares a run of a scenario given as its steps, with these arguments
+// ahead.
+func steps(t *testing.T, script string, args ...string) *fake {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "scenario.json")
 	if err := os.WriteFile(name, []byte(`{"id":"test","script":[`+script+`]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return newFake(t, "-scenario", name)
+	return newFake(t, append(args, "-scenario", name)...)
 }
 
 func (f *fake) start() (*acp.Session, error) {
@@ -132,7 +133,10 @@ func (f *fake) mustStart() *acp.Session {
 }
 
 // wantKind fails the test unless err is an *Error of that kind with these texts.
-func wantKind(t *testing.T, err error, kind acp.ErrorKind, texts ...string) {
+func wantKind(t interface {
+	Helper()
+	Errorf(string, ...any)
+}, err error, kind acp.ErrorKind, texts ...string) {
 	t.Helper()
 	var e *acp.Error
 	if !errors.As(err, &e) || e.Kind != kind {

@@ -44,16 +44,16 @@ type permissionOutcome struct {
 
 // permission refuses. No option that allows is ever selected.
 func (l *loop) permission(m *message) {
-	params := object(m.params)
-	if id := value(params.sub("toolCall")["toolCallId"]); id.kind() == '"' && !tooLong(id) && l.replay == nil {
-		l.noteTool(id, value(params.sub("toolCall")["kind"]), false)
+	call := m.params.get("toolCall")
+	if id := call.get("toolCallId"); id.kind() == '"' && !tooLong(id) && l.replay == nil {
+		l.noteTool(id, call.get("kind"), false)
 	}
 	var out permissionOutcome
 	out.Outcome.Outcome = "cancelled"
-	option := refusingOption(params["options"])
+	option := refusingOption(m.params.get("options"))
 	cancelling := l.beingCancelled()
 	if option != nil && !cancelling {
-		out.Outcome.Outcome, out.Outcome.OptionID = "selected", option
+		out.Outcome.Outcome, out.Outcome.OptionID = "selected", json.RawMessage(option)
 	}
 	l.enqueue(outgo{line: encodeResult(m.id, out)})
 	switch {
@@ -79,27 +79,18 @@ func (l *loop) permission(m *message) {
 
 // refusingOption returns the id, as received, of the first option that rejects
 // once, else of the first that rejects always; nil if there is none.
-func refusingOption(raw json.RawMessage) json.RawMessage {
-	var options []json.RawMessage
-	if json.Unmarshal(raw, &options) != nil {
-		return nil
-	}
-	var always json.RawMessage
-	for _, raw := range options {
-		o := object(raw)
-		if !o.isString("optionId") {
-			continue
-		}
-		switch o.str("kind") {
-		case "reject_once":
-			return o["optionId"]
-		case "reject_always":
-			if always == nil {
-				always = o["optionId"]
-			}
+func refusingOption(options value) (refusing value) {
+	for _, o := range options.each {
+		id, kind := o.get("optionId"), o.get("kind")
+		switch {
+		case id.kind() != '"':
+		case kind.is("reject_once"):
+			return id
+		case kind.is("reject_always") && refusing == nil:
+			refusing = id
 		}
 	}
-	return always
+	return refusing
 }
 
 // needInput ends the turn because only a person could go on; between turns it

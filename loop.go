@@ -59,6 +59,7 @@ type loop struct {
 	started  bool   // Start has handed the session out
 	replay   *replay
 	lost     *Error
+	byEOF    bool // it was the stream's end
 	stopping bool // leave run
 	hurried  bool // a Stop's context has ended
 	tearing  bool // teardown has begun
@@ -88,7 +89,7 @@ type outgo struct {
 
 // answer is what a request came to.
 type answer struct {
-	result []byte
+	result value
 	err    error // *rpcError, errLost, or an *Error about the answer itself
 }
 
@@ -141,7 +142,9 @@ func (l *loop) step() {
 	case out <- next:
 		l.taken(next)
 	case events <- l.pend:
-		l.pend = l.queue.take()
+		if l.pend = nil; l.inTurn() {
+			l.pend = l.queue.take()
+		}
 	case f := <-l.s.cmds:
 		f(l)
 	case <-cancelled:
@@ -275,7 +278,7 @@ func (l *loop) lossError() *Error {
 func (l *loop) lose(err *Error) {
 	l.eofBy, l.writeBy = time.Time{}, time.Time{}
 	if l.lost == nil && !l.tearing {
-		l.lost = err
+		l.lost, l.byEOF = err, l.eof
 	}
 	for _, p := range l.pending {
 		p.reply <- answer{err: errLost}
@@ -302,9 +305,7 @@ func (l *loop) observeExit() {
 func (l *loop) writeFailed(err error) {
 	l.log.Debug("agent standard input failed", "error", err)
 	l.wfailed, l.broken = nil, true
-	close(l.out)
-	l.out = nil
-	l.outq, l.outBytes = nil, 0
+	l.endWriter()
 	if !l.eof && !l.tearing {
 		l.writeBy = time.Now().Add(l.cfg.readTimeout)
 	}
@@ -339,7 +340,7 @@ func (l *loop) enqueue(o outgo) {
 	if o.prompt {
 		return
 	}
-	if l.outBytes += len(o.line); l.outBytes > maxBacklog && l.lost == nil {
+	if l.outBytes += len(o.line); l.outBytes > maxBacklog {
 		l.outq, l.outBytes = nil, 0
 		l.lose(fail(ErrPortExit, "the agent does not read what it is sent", nil))
 	}

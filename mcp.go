@@ -1,7 +1,6 @@
 package acp
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -258,7 +257,7 @@ func mcpSecrets(servers []mcpServer) []string {
 			if len(p.Value) < minSecret {
 				continue
 			}
-			spelt := strings.TrimSpace(string(encodeJSON(p.Value, "")))
+			spelt := strings.TrimSpace(string(encode(p.Value)))
 			secrets = append(secrets, p.Value, spelt[1:len(spelt)-1])
 		}
 	}
@@ -269,18 +268,6 @@ func mcpSecrets(servers []mcpServer) []string {
 		return strings.Compare(a, b)
 	})
 	return slices.Compact(secrets)
-}
-
-// encodeJSON encodes a value that cannot fail, a newline at the end.
-func encodeJSON(v any, indent string) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", indent)
-	if err := enc.Encode(v); err != nil {
-		panic(err)
-	}
-	return b.Bytes()
 }
 
 // MergeMCPConfig adds the servers of the operator's MCP configuration to the
@@ -315,7 +302,7 @@ func MergeMCPConfig(operatorPath, workflowDir, generatedPath string) error {
 	}
 	maps.Copy(generated.servers, operator.servers)
 	maps.Copy(operator.top, generated.top)
-	operator.top[keyMCPServers] = encodeJSON(generated.servers, "")
+	operator.top[keyMCPServers] = encode(generated.servers)
 	// The rename must not take the very file that operatorPath leads to.
 	a, err := os.Stat(operatorPath)
 	if err != nil {
@@ -325,7 +312,7 @@ func MergeMCPConfig(operatorPath, workflowDir, generatedPath string) error {
 		return fail(ErrResponseError, fmt.Sprintf(
 			"the MCP configuration %s is the generated one itself", operatorPath), nil)
 	}
-	if err := replaceFile(generatedPath, encodeJSON(operator.top, "  ")); err != nil {
+	if err := replaceFile(generatedPath, encode(operator.top)); err != nil {
 		return fail(ErrResponseError, "the merged MCP configuration cannot be written", err)
 	}
 	return nil
@@ -354,3 +341,5 @@ func replaceFile(path string, data []byte) error {
 	}
 	return err
 }
+
+func encodeJSON(v any, _ string) []byte { return encode(v) }

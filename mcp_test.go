@@ -63,7 +63,7 @@ func TestMCPRender(t *testing.T) {
 				t.Fatal(e)
 			}
 			wire, withheld := renderMCP(servers, tc.http, tc.sse)
-			if got := strings.TrimSpace(string(encodeJSON(wire, ""))); got != tc.wire {
+			if got := strings.TrimSpace(string(encode(wire))); got != tc.wire {
 				t.Errorf("wire\n%s\nwant\n%s", got, tc.wire)
 			}
 			if !slices.Equal(withheld, tc.withheld) {
@@ -343,7 +343,7 @@ func FuzzMCP(f *testing.F) {
 			return
 		}
 		wire, withheld := renderMCP(servers, true, true)
-		first := encodeJSON(wire, "")
+		first := encode(wire)
 		if withheld != nil || len(wire) != len(servers) || !json.Valid(first) {
 			t.Errorf("%d of %d servers, withheld %q: %s", len(wire), len(servers), withheld, first)
 		}
@@ -352,7 +352,7 @@ func FuzzMCP(f *testing.F) {
 			t.Fatal(e)
 		}
 		wire, _ = renderMCP(again, true, true)
-		if second := encodeJSON(wire, ""); !bytes.Equal(first, second) {
+		if second := encode(wire); !bytes.Equal(first, second) {
 			t.Errorf("%s, then %s", first, second)
 		}
 	})

@@ -40,8 +40,8 @@ func newRecorder(s *Session) *recorder {
 	}
 	var pairs []string
 	for _, secret := range mcpSecrets(s.launch.servers) {
-		quoted := encodeJSON(secret, "")
-		pairs = append(pairs, secret, "[redacted]", strings.Trim(strings.TrimSpace(string(quoted)), `"`), "[redacted]")
+		quoted := encode(secret) // as a line holds it, and its newline
+		pairs = append(pairs, secret, "[redacted]", string(quoted[1:len(quoted)-2]), "[redacted]")
 	}
 	secrets := strings.NewReplacer(pairs...)
 	r := &recorder{

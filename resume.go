@@ -52,7 +52,7 @@ func (s *Session) newSession(ctx context.Context, p sessionParams) error {
 	if err != nil {
 		return err
 	}
-	id := object(raw).str("sessionId")
+	id := raw.get("sessionId").str()
 	if id == "" {
 		return fail(ErrResponseError, "session/new: the answer has no session ID", nil)
 	}
@@ -71,7 +71,7 @@ func (s *Session) ready(resumed bool, why string, servers bool) {
 		closer = "session/close"
 	}
 	id := make(chan string, 1)
-	s.do(func(l *loop) {
+	if s.do(func(l *loop) {
 		l.closer, l.servers, l.started = closer, servers, true
 		l.info.Resumed, l.info.Continuation = resumed, why
 		if !resumed && (s.launch.resume != "" || !s.agent.load && !s.agent.resume) {
@@ -79,12 +79,10 @@ func (s *Session) ready(resumed bool, why string, servers bool) {
 		}
 		l.log = l.log.With("session_id", l.id)
 		id <- l.id
-	})
-	select {
-	case s.id = <-id:
+	}) { // else lost meanwhile; the first turn will say so
+		s.id = <-id
 		s.log = s.log.With("session_id", s.id)
 		s.meter.open(s.id, s.launch.env)
-	case <-s.done: // lost meanwhile; the first turn will say so
 	}
 	s.launch.env = nil
 	s.log.Info("agent implementation", "name", s.agent.name, "version", s.agent.version)
@@ -114,14 +112,13 @@ func (s *Session) resume(ctx context.Context, p sessionParams) (ok bool, why str
 		return false, "the agent advertises neither session/load nor session/resume", nil
 	}
 	_, cerr := s.call(ctx, s.launch.readTimeout, controlMethod, struct{}{}, nil)
-	control, answered := errors.AsType[*rpcError](cerr)
-	switch {
-	case cerr == nil || answered:
-	case errors.Is(cerr, errTimedOut):
+	control, _ := errors.AsType[*rpcError](cerr)
+	if hard := softError(cerr); hard != nil {
+		return false, "", hard
+	}
+	if errors.Is(cerr, errTimedOut) {
 		s.log.Warn("agent did not answer the negative control", "method", method)
 		return false, "the negative control was not answered in time", nil
-	default:
-		return false, "", softError(cerr)
 	}
 	if method == "session/resume" {
 		if _, err = s.call(ctx, s.launch.readTimeout, method, p, nil); err == nil {
@@ -254,6 +251,9 @@ func (r *replay) saw(m *message) {
 // endReplay keeps the replayed messages of a confirmed load behind what was
 // queued before, and drops those of another whole.
 func (l *loop) endReplay(confirmed bool) {
+	if l.replay == nil {
+		return // the load was not sent
+	}
 	replayed := l.queue
 	l.flushMessage()
 	if confirmed {

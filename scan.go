@@ -280,11 +280,11 @@ func skipString(b []byte, i int) int {
 	return -1
 }
 
-// notPlain returns a word whose lowest set bit is the top bit of the first of
-// the eight bytes that is a quote, a backslash or a control character; zero if
-// none is. A byte minus c borrows into its top bit if it is below c; a byte
-// that had the top bit set before is none of these. Borrows reach into bytes
-// above a find, so only the first is exact.
+// notPlain marks a quote, a backslash or a control character among eight bytes:
+// the lowest set bit is the top bit of the first one, and zero means none. A
+// byte below what is subtracted from it gets its top bit set; one that had it
+// before is no ASCII and masked out. The borrow may spoil the bytes above, so
+// only the first mark is exact.
 func notPlain(w uint64) uint64 {
 	const ones = 0x0101010101010101
 	quote := (w ^ '"'*ones) - ones

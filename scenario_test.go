@@ -135,7 +135,9 @@ func TestScenarios(t *testing.T) {
 		known = append(known, sc.ID)
 		t.Run(sc.ID, func(t *testing.T) {
 			t.Parallel()
-			sc.play(t)
+			for _, problem := range sc.play(t) {
+				t.Error(problem)
+			}
 		})
 		if sc.Facts.TextSeq == 0 {
 			continue
@@ -144,7 +146,9 @@ func TestScenarios(t *testing.T) {
 			t.Parallel()
 			slow := *sc
 			slow.slowConsumer = true
-			slow.play(t)
+			for _, problem := range slow.play(t) {
+				t.Error(problem)
+			}
 		})
 	}
 	for id := range alsoTrue {
@@ -172,6 +176,78 @@ func readScenario(name string) (*scenario, error) {
 	return sc, nil
 }
 
+// A word that the checker does not know must not pass for a fact that holds.
+func TestUnknownWords(t *testing.T) {
+	const rest = `"id":"X","script":[{"exit":0}]`
+	tests := []struct{ file, text string }{
+		{`{` + rest + `,"client":["new"],"facts":{"color":"red"}}`, `unknown field "color"`},
+		{`{` + rest + `,"client":["new"],"limits":{"color_ms":1}}`, `unknown field "color_ms"`},
+		{`{` + rest + `,"client":[{"prompt":"x","color":1}]}`, `unknown field "color"`},
+		{`{` + rest + `,"client":[{"may_fail":true}]}`, `no known word`},
+		{`{` + rest + `,"client":["new"],"color":1}`, `unknown field "color"`},
+		{`{` + rest + `}`, `lacks`},
+	}
+	for _, test := range tests {
+		name := filepath.Join(t.TempDir(), "scenario.json")
+		if err := os.WriteFile(name, []byte(test.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readScenario(name); err == nil || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%s: %v, want %s", test.file, err, test.text)
+		}
+	}
+}
+
+// TestCheckerTeeth plays one scenario with facts that do not hold, and with steps
+// that the client does not obey.
+func TestCheckerTeeth(t *testing.T) {
+	census(t)
+	update := `{"send":"{\"method\":\"session/update\",\"params\":{\"sessionId\":\"fake-1\",\"update\":` +
+		`{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"ok\"}}}}"},`
+	end := `{"send":"{\"id\":${id:session/prompt},\"result\":{\"stopReason\":\"end_turn\"}}"},`
+	last := `{"answer_all":true}`
+	script := `{"answer_all":true,"until":"session/prompt"},{"expect":"session/prompt"},` + update + end + last
+	tests := []struct{ script, facts, problem string }{
+		{script, `{"stop":["end_turn"],"raw":["end_turn"],"text":["ok"],"text_suffix":["k"],"last_text":"ok"}`, ""},
+		{script, `{"stop":["end_turn","end_turn"]}`, "1 turns, stop names 2"},
+		{script, `{"stop":["cancelled"]}`, "turn 1: stop"},
+		{script, `{"stop":["input"]}`, "turn 1: stop"},
+		{script, `{"stop":["error"]}`, "turn 1: stop"},
+		{script, `{"stop":["refusal"]}`, "turn 1: stop"},
+		{script, `{"raw":["error"]}`, "turn 1: raw"},
+		{script, `{"text":["o"]}`, "turn 1: text"},
+		{script, `{"text_suffix":["o"]}`, "turn 1: text_suffix"},
+		{script, `{"last_text":""}`, "the last turn said"},
+		{script, `{"text_seq":2}`, "the last turn said"},
+		{script, `{"fails":"new"}`, "the start succeeded"},
+		{script, `{"exit":0}`, "exit status -1, want 0"},
+		{script, `{"holder_dead":true}`, "holder 0 is alive"},
+		{strings.Replace(script, end, end+`{"expect":"session/cancel"},`, 1), `{}`, "expected more"},
+		{strings.Replace(script, end, `{"expect_reply":1,"within_ms":1},`+end, 1), `{}`, "failed step 4"},
+		{`{"exit":3}`, `{"fails":"new"}`, "sent initialize, want initialize session/new"},
+		{strings.Replace(script, end, `{"exit":3},`, 1), `{}`, "errors"},
+	}
+	for _, test := range tests {
+		name := filepath.Join(t.TempDir(), "scenario.json")
+		client := `"new",{"prompt":"x"}`
+		if !strings.Contains(test.script, "session/prompt") {
+			client = `"new"`
+		}
+		file := `{"id":"T","client":[` + client + `],"script":[` + test.script + `],"facts":` + test.facts + `}`
+		if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		sc, err := readScenario(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Join(sc.play(t), "\n")
+		if !strings.Contains(got, test.problem) || (got == "") != (test.problem == "") {
+			t.Errorf("%s, %s: problems %q, want %q", test.script, test.facts, got, test.problem)
+		}
+	}
+}
+
 // strict decodes what it knows and nothing else.
 func strict(b []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -187,6 +263,13 @@ type play struct {
 	session *acp.Session
 	turns   []turn
 	errs    []error // of the start and of the turns, those that failed
+
+	problems []string
+}
+
+// Errorf notes what is not as it should be.
+func (p *play) Errorf(format string, args ...any) {
+	p.problems = append(p.problems, fmt.Sprintf(format, args...))
 }
 
 type turn struct {
@@ -194,7 +277,8 @@ type turn struct {
 	text string
 }
 
-func (sc *scenario) play(t *testing.T) {
+// play plays the scenario and returns what was not as it should be.
+func (sc *scenario) play(t *testing.T) []string {
 	p := &play{scenario: sc, T: t, fake: newFake(t, "-scenario", sc.file)}
 	cfg, l := &p.fake.Config, sc.Limits
 	if l.CallMS > 0 && l.CancelGraceMS > 0 {
@@ -227,9 +311,10 @@ func (sc *scenario) play(t *testing.T) {
 		p.stop()
 	}
 	p.check()
-	if t.Failed() {
+	if len(p.problems) > 0 {
 		t.Logf("the wire:\n%.20000s", &p.fake.wire)
 	}
+	return p.problems
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
@@ -367,6 +452,6 @@ func (p *play) stop() {
 	select {
 	case <-p.session.Done():
 	default:
-		p.Error("Done is not closed behind Stop")
+		p.Errorf("Done is not closed behind Stop")
 	}
 }

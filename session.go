@@ -2,7 +2,6 @@ package acp
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -57,7 +56,7 @@ type epilogue struct {
 	err     *Error // of Stop
 	lost    *Error // why the connection was lost; nil: stopped
 	exit    *exitStatus
-	eof     bool   // the stream ended
+	eof     bool   // it was the stream's end
 	self    bool   // the process exited before we asked it to
 	lastErr string // the end of standard error, cleaned
 }
@@ -119,7 +118,7 @@ var (
 
 // call sends a request and waits for its answer, at most limit. before, if not
 // nil, is run by the loop just before the request is queued.
-func (s *Session) call(ctx context.Context, limit time.Duration, method string, params any, before func(*loop)) (json.RawMessage, error) {
+func (s *Session) call(ctx context.Context, limit time.Duration, method string, params any, before func(*loop)) (value, error) {
 	if ctx.Err() != nil {
 		return nil, fail(ErrTurnCancelled, msgStartCancelled, context.Cause(ctx))
 	}
@@ -155,7 +154,7 @@ func (a *Adapter) open(ctx context.Context, c *launch, m *meter, env []string) (
 	if err := checkWorkspace(c.workspace); err != nil { // SPEC 2.1: before every launch
 		return nil, err
 	}
-	p, err := spawn(ctx, c.argv, c.dir, env, c.log)
+	p, err := c.spawn(ctx, c.argv, c.dir, env, c.log)
 	if err != nil {
 		return nil, err
 	}

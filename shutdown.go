@@ -123,14 +123,18 @@ func (l *loop) allowReap() {
 	}
 }
 
-// closeStdin lets the writer end. Where that is safe under a blocked write the
-// pipe is closed from here.
-func (l *loop) closeStdin() {
-	l.outq = nil
+// endWriter lets the writer end, which it may have done after a failed write.
+func (l *loop) endWriter() {
+	l.outq, l.outBytes = nil, 0
 	if l.out != nil {
 		close(l.out)
 		l.out = nil
 	}
+}
+
+// closeStdin closes the pipe from here where that is safe under a blocked write.
+func (l *loop) closeStdin() {
+	l.endWriter()
 	if closeUnblocks {
 		_ = l.p.stdin.Close() // the writer closes it too, whoever comes second fails
 	}
@@ -154,7 +158,7 @@ func (l *loop) release() {
 	if err := s.meter.discard(); err != nil {
 		l.log.Warn("usage directory was not removed", "error", err)
 	}
-	s.end = epilogue{info: l.info, lost: l.lost, exit: l.status, self: l.self, eof: l.eof, lastErr: l.tailText}
+	s.end = epilogue{info: l.info, lost: l.lost, exit: l.status, self: l.self, eof: l.byEOF, lastErr: l.tailText}
 	if l.status == nil {
 		l.log.Error("agent process outlived its kill")
 		s.end.err = fail(ErrPortExit, "the agent process outlived its kill", nil)

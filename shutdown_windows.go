@@ -24,6 +24,7 @@ const closeUnblocks = false
 // number cannot be recycled before its handle, held by os.Process, is released.
 type group struct {
 	leader *os.Process
+	pid    uint32         // the leader's
 	job    windows.Handle // 0: the assignment failed, there is only the leader
 }
 
@@ -51,15 +52,15 @@ func start(ctx context.Context, cmd *exec.Cmd, log *slog.Logger) (*group, *Error
 
 // startSuspended is start over its two steps that can fail.
 func startSuspended(ctx context.Context, cmd *exec.Cmd, log *slog.Logger,
-	assign func(*os.Process) (windows.Handle, error), resume func(pid int) error) (*group, *Error) {
+	assign func(*os.Process) (windows.Handle, error), resume func(pid uint32) error) (*group, *Error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		CreationFlags: windows.CREATE_SUSPENDED | windows.CREATE_NEW_PROCESS_GROUP,
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, startFailure(err)
 	}
-	g := &group{leader: cmd.Process}
-	log = log.With("pid", g.leader.Pid)
+	g := &group{leader: cmd.Process, pid: uint32(cmd.Process.Pid)} // #nosec G115 -- was a DWORD
+	log = log.With("pid", g.pid)
 	var err error
 	if g.job, err = assign(g.leader); err != nil {
 		log.Warn("process group assignment failed", "error", err)
@@ -69,7 +70,7 @@ func startSuspended(ctx context.Context, cmd *exec.Cmd, log *slog.Logger,
 		g.abandon()
 		return nil, fail(ErrTurnCancelled, "the start was cancelled", context.Cause(ctx))
 	}
-	if err := resume(g.leader.Pid); err != nil {
+	if err := resume(g.pid); err != nil {
 		log.Warn("process resume failed", "error", err)
 		g.abandon()
 		return nil, startFailure(err)
@@ -80,6 +81,7 @@ func startSuspended(ctx context.Context, cmd *exec.Cmd, log *slog.Logger,
 // abandon ends a process that has not run.
 func (g *group) abandon() {
 	_ = g.signal(true)
+	_ = g.leader.Kill() // if the job could not be terminated
 	g.reap(false)
 }
 
@@ -102,7 +104,7 @@ func (g *group) release() {
 // signal terminates the job, or asks the group to end.
 func (g *group) signal(kill bool) error {
 	if !kill {
-		return windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(g.leader.Pid))
+		return windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, g.pid)
 	}
 	if g.job != 0 {
 		return windows.TerminateJobObject(g.job, 1)
@@ -123,8 +125,8 @@ func newJob(p *os.Process) (windows.Handle, error) {
 	info := new(windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
 	info.BasicLimitInformation.LimitFlags = windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
 	// By reflection, since this package imports no unsafe.
-	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
-		reflect.ValueOf(info).Pointer(), uint32(reflect.TypeOf(*info).Size()))
+	size := uint32(reflect.TypeOf(*info).Size()) // #nosec G115 -- of a small struct
+	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation, reflect.ValueOf(info).Pointer(), size)
 	runtime.KeepAlive(info)
 	err = os.NewSyscallError("SetInformationJobObject", err)
 	if err == nil {
@@ -141,7 +143,7 @@ func newJob(p *os.Process) (windows.Handle, error) {
 }
 
 // resumeProcess lets a process run that was started suspended.
-func resumeProcess(pid int) error {
+func resumeProcess(pid uint32) error {
 	id, err := mainThread(pid)
 	if err != nil {
 		return err
@@ -157,16 +159,16 @@ func resumeProcess(pid int) error {
 
 // mainThread finds the first thread of a process; a suspended one has no other.
 // os.StartProcess closes the handle that CreateProcess gave it.
-func mainThread(pid int) (id uint32, err error) {
+func mainThread(pid uint32) (id uint32, err error) {
 	snapshot, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPTHREAD, 0)
 	if err != nil {
 		return 0, os.NewSyscallError("CreateToolhelp32Snapshot", err)
 	}
 	defer func() { _ = windows.CloseHandle(snapshot) }()
 	entry := new(windows.ThreadEntry32)
-	entry.Size = uint32(binary.Size(entry))
+	entry.Size = uint32(binary.Size(entry)) // #nosec G115 -- of a small struct
 	for err = windows.Thread32First(snapshot, entry); err == nil; err = windows.Thread32Next(snapshot, entry) {
-		if entry.OwnerProcessID == uint32(pid) {
+		if entry.OwnerProcessID == pid {
 			return entry.ThreadID, nil
 		}
 	}

@@ -144,7 +144,9 @@ func encodePreamble(values []string) []byte {
 // builtins alone: a byte more than the preamble would be the protocol's, and a
 // program's arguments would show the values. The values wait as positional
 // parameters, since a variable like IFS or LC_ALL may be among them; the C
-// locale keeps read from mistaking their bytes for parts of characters.
+// locale keeps read from mistaking their bytes for parts of characters. Lines
+// are joined in pieces, which keeps the time of many lines from growing as their
+// square.
 func receiver(names []string) string {
 	var exports strings.Builder
 	for i, name := range names {
@@ -156,9 +158,13 @@ acp_mark() { acp_line; case $acp_l in "$1") ;; *) acp_fail 'the passed variables
 acp_value() {
 acp_line; acp_n=$acp_l
 case $acp_n in '' | 0* | *[!0-9]* | ?????????*) acp_fail 'the passed variables arrived damaged';; esac
-acp_line; acp_v=$acp_l
-while [ "$acp_n" -gt 1 ]; do acp_line; acp_n=$((acp_n - 1)); acp_v=$acp_v'
-'$acp_l; done
+acp_line; acp_v=$acp_l; acp_c=
+while [ "$acp_n" -gt 1 ]; do
+acp_line; acp_n=$((acp_n - 1)); acp_c=$acp_c'
+'$acp_l
+[ ${#acp_c} -lt 1024 ] || { acp_v=$acp_v$acp_c; acp_c=; }
+done
+acp_v=$acp_v$acp_c
 }
 acp_set=${LC_ALL+x} acp_old=${LC_ALL-}
 LC_ALL=C
@@ -167,7 +173,7 @@ acp_mark ` + preambleBegin + "\n" +
 		strings.Repeat(`acp_value; set -- "$@" "$acp_v"`+"\n", len(names)) +
 		`acp_mark ` + preambleEnd + `
 if [ "$acp_set" ]; then LC_ALL=$acp_old; else unset LC_ALL; fi
-unset acp_l acp_n acp_v acp_set acp_old
+unset acp_l acp_n acp_v acp_c acp_set acp_old
 export` + exports.String() + ` || acp_fail 'a passed variable cannot be set here'
 set --
 unset -f acp_fail acp_line acp_mark acp_value

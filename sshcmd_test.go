@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -207,8 +208,7 @@ func TestSSHPreamble(t *testing.T) {
 		"SPACE=  both ends\t",
 		"CUT=half a character \xc3\n\xe2\x82\n\xf0\x9f\x98",
 		"EVERY=" + string(bytes.ReplaceAll(every, []byte{0}, nil)),
-		"LARGE=" + strings.Repeat("0123456789abcde\n", 100<<10/16),
-		"LONG=" + strings.Repeat("\xffy", 50<<10),
+		"NEWLINES=x" + strings.Repeat("\n", 3000),
 		"IFS=alue", "PATH=" + os.Getenv("PATH"), "LC_ALL=C", "acp_l=own", "COLON=:\r",
 	}
 	var names []string
@@ -238,6 +238,25 @@ func TestSSHPreamble(t *testing.T) {
 	})
 }
 
+// TestSSHPreambleLarge passes 100 KiB of arbitrary bytes, the same in every run.
+func TestSSHPreambleLarge(t *testing.T) {
+	value := make([]byte, 100<<10)
+	rnd := rand.New(rand.NewPCG(1, 2)) // #nosec G404 -- nothing secret
+	for i := range value {
+		value[i] = byte(1 + rnd.IntN(255))
+	}
+	args, preamble, e := sshCommand(&SSH{Host: "h", PassEnv: []string{"LARGE"}}, "/", "env -0", nil, []string{"LARGE=" + string(value)})
+	if e != nil {
+		t.Fatal(e)
+	}
+	inEachShell(t, func(t *testing.T, shell []string) {
+		out, errs, status := inShell(t, shell, args[len(args)-1], preamble, "LANG=C.UTF-8")
+		if !slices.Contains(strings.Split(string(out), "\x00"), "LARGE="+string(value)) || status != 0 || len(errs) != 0 {
+			t.Errorf("%d bytes arrived, standard error %q, status %d", len(out), errs, status)
+		}
+	})
+}
+
 // TestSSHPreambleLocale checks that reading in the C locale leaves nothing.
 func TestSSHPreambleLocale(t *testing.T) {
 	inEachShell(t, func(t *testing.T, shell []string) {
@@ -256,7 +275,7 @@ func TestSSHPreambleLocale(t *testing.T) {
 
 // TestSSHPreambleDamaged cuts the preamble at every byte and spoils it.
 func TestSSHPreambleDamaged(t *testing.T) {
-	args, whole, e := sshCommand(&SSH{Host: "h", PassEnv: []string{"A", "B"}}, "/", "echo ran", nil, []string{"A=a secret\nof two", "B=b"})
+	args, whole, e := sshCommand(&SSH{Host: "h", PassEnv: []string{"A", "B"}}, "/", "echo ran", nil, []string{"A=secret\nx", "B=b"})
 	if e != nil {
 		t.Fatal(e)
 	}

@@ -2,7 +2,6 @@ package acp
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,6 +34,9 @@ type launch struct {
 	redact func(string) string
 	record io.Writer
 	log    *slog.Logger
+
+	// spawn starts the process.
+	spawn func(ctx context.Context, argv []string, dir string, env []string, log *slog.Logger) (*process, *Error)
 }
 
 // Start launches the runtime, does the handshake and creates or continues a
@@ -59,7 +62,7 @@ func (a *Adapter) Start(ctx context.Context, c Config) (*Session, error) {
 func plan(c Config) (*launch, *Error) {
 	l := &launch{
 		workspace: c.Workspace, ssh: c.SSH != nil, resume: c.Resume, verify: c.Verify,
-		chunkText: c.ChunkText, record: c.Record, redact: c.Redact, log: c.Logger,
+		chunkText: c.ChunkText, record: c.Record, redact: c.Redact, log: c.Logger, spawn: spawn,
 		maxLine:     or(c.MaxLine, 10<<20),
 		readTimeout: or(c.ReadTimeout, 30*time.Second),
 		grace:       or(c.StopGrace, 5*time.Second),
@@ -273,37 +276,30 @@ type agentInfo struct {
 	load, resume, close, delete, http, sse bool
 }
 
-func parseAgent(raw json.RawMessage) agentInfo {
-	o := object(raw)
-	info, caps := o.sub("agentInfo"), o.sub("agentCapabilities")
-	sess, mcp := caps.sub("sessionCapabilities"), caps.sub("mcpCapabilities")
+func parseAgent(answer value) agentInfo {
+	info, caps := answer.get("agentInfo"), answer.get("agentCapabilities")
+	sess, mcp := caps.get("sessionCapabilities"), caps.get("mcpCapabilities")
 	a := agentInfo{
-		rawName: info.str("name"), known: info != nil,
-		load: caps.yes("loadSession"), resume: sess.has("resume"),
-		close: sess.has("close"), delete: sess.has("delete"),
-		http: mcp.yes("http"), sse: mcp.yes("sse"),
-		methods: authMethods(o["authMethods"]),
+		rawName: info.get("name").str(), known: info.kind() == '{',
+		load: caps.get("loadSession").yes(), resume: sess.get("resume").has(),
+		close: sess.get("close").has(), delete: sess.get("delete").has(),
+		http: mcp.get("http").yes(), sse: mcp.get("sse").yes(),
+		methods: authMethods(answer.get("authMethods")), protocol: "none",
 	}
-	a.name, a.version = cleanLabel(a.rawName), cleanLabel(info.str("version"))
-	var v float64
-	a.protocol = "none"
-	if o.has("protocolVersion") {
-		a.protocol = cleanLabel(string(o["protocolVersion"]))
-		a.version1 = json.Unmarshal(o["protocolVersion"], &v) == nil && v == protocolVersion
+	a.name, a.version = cleanLabel(a.rawName), cleanLabel(info.get("version").str())
+	if v := answer.get("protocolVersion"); v.has() {
+		a.protocol = cleanLabel(string(v))
+		n, err := strconv.ParseFloat(string(v), 64)
+		a.version1 = err == nil && n == protocolVersion
 	}
 	return a
 }
 
 // authMethods lists the offered methods for a person, SPEC 12: 16 at most.
-func authMethods(raw json.RawMessage) string {
-	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) != nil {
-		return ""
-	}
+func authMethods(list value) string {
 	var names []string
-	for _, m := range list[:min(len(list), 16)] {
-		o := object(m)
-		name, id := cleanLabel(o.str("name")), cleanLabel(o.str("id"))
+	for _, m := range list.each {
+		name, id := cleanLabel(m.get("name").str()), cleanLabel(m.get("id").str())
 		switch {
 		case name == "" || name == id:
 			name = id
@@ -312,6 +308,9 @@ func authMethods(raw json.RawMessage) string {
 		}
 		if name != "" {
 			names = append(names, name)
+		}
+		if len(names) == 16 {
+			break
 		}
 	}
 	return strings.Join(names, ", ")

@@ -258,10 +258,10 @@ func (a *accumulated) add(text value, at time.Time) {
 
 // take empties the message and returns what it shows.
 func (a *accumulated) take() string {
-	text := string(a.text)
 	if a.cut {
-		text += "…"
+		a.text = append(a.text, "…"...)
 	}
+	text := string(a.text)
 	a.text, a.runes, a.cut = a.text[:0], 0, false
 	return text
 }

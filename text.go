@@ -156,36 +156,58 @@ func lastWords(kept []byte, cut bool, redact func(string) string) string {
 	return wordsStart + words
 }
 
-// members are those of a JSON object, by exact key. Nil: it was none. What is
-// missing or of another type takes its default (SPEC 12).
-type members map[string]json.RawMessage
-
-func object(raw []byte) members {
-	var m members
-	if json.Unmarshal(raw, &m) != nil {
-		return nil
+// each yields the members of an object with their keys, or the elements of an
+// array. v stood in a scanned line.
+func (v value) each(yield func(key, elem value) bool) {
+	object := v.kind() == '{'
+	if !object && v.kind() != '[' {
+		return
 	}
-	return m
+	var s scanner
+	for i := skipSpace(v, 1); v[i] != '}' && v[i] != ']'; i = skipSpace(v, i) {
+		if v[i] == ',' {
+			i = skipSpace(v, i+1)
+		}
+		var key value
+		if start := i; object {
+			i = skipString(v, i)
+			key = v[start:i]
+			i = skipColon(v, i)
+		}
+		start := i
+		i = s.skip(v, i, 1)
+		if !yield(key, v[start:i]) {
+			return
+		}
+	}
 }
 
-func (m members) sub(key string) members { return object(m[key]) }
-
-func (m members) str(key string) (s string) {
-	_ = json.Unmarshal(m[key], &s) // anything but a string leaves it empty
-	return s
+// get returns the member of that exact key, the last of several. What is
+// missing or of another type takes its default (SPEC 12).
+func (v value) get(key string) (found value) {
+	for k, elem := range v.each {
+		if k.is(key) {
+			found = elem
+		}
+	}
+	return found
 }
 
-func (m members) yes(key string) bool { return string(m[key]) == "true" }
-
-// has reports that a member is present and not null.
-func (m members) has(key string) bool { return len(m[key]) > 0 && string(m[key]) != "null" }
-
-func (m members) isString(key string) bool { return value(m[key]).kind() == '"' }
-
-func compact(raw json.RawMessage) string {
-	var b bytes.Buffer
-	if json.Compact(&b, raw) != nil {
+// str is what a string spells; empty for anything else.
+func (v value) str() string {
+	if v.kind() != '"' {
 		return ""
 	}
+	return string(appendUnquoted(nil, v))
+}
+
+// has reports that a value is present and not null.
+func (v value) has() bool { return v.kind() != 0 && v.kind() != 'n' }
+
+func (v value) yes() bool { return v.kind() == 't' }
+
+func (v value) compact() string {
+	var b bytes.Buffer
+	_ = json.Compact(&b, v) // it was scanned
 	return b.String()
 }

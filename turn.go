@@ -1,10 +1,11 @@
 package acp
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -17,6 +18,7 @@ type turn struct {
 	events chan *[]Event // loop to RunTurn, unbuffered, never closed
 	done   chan struct{} // closed by the loop when the outcome is known
 
+	refusal    *Error   // the turn was not taken
 	rest, late *[]Event // undelivered: of the turn, and what overflowed behind it
 	dropped    int      // events lost between the two
 	answer     answer   // to the prompt, or errLost's *Error
@@ -47,13 +49,9 @@ const (
 // because another is in flight or the session is over calls onEvent not at all.
 func (s *Session) RunTurn(ctx context.Context, prompt string, onEvent func(Event)) (Result, error) {
 	t := &turn{ctx: ctx, id: s.nextID.Add(1), events: make(chan *[]Event), done: make(chan struct{})}
-	refused := make(chan *Error, 1)
 	t.line = encodeRequest(t.id, "session/prompt", promptParams{s.id, []textBlock{{"text", prompt}}})
-	if !s.do(func(l *loop) { refused <- l.begin(t) }) {
+	if !s.do(func(l *loop) { l.begin(t) }) {
 		return Result{}, s.end.refusal()
-	}
-	if err := <-refused; err != nil {
-		return Result{}, err
 	}
 	defer s.do(func(l *loop) { l.leave(t) }) // also behind a panic of onEvent
 	deliver := func(batch *[]Event) {
@@ -74,6 +72,9 @@ func (s *Session) RunTurn(ctx context.Context, prompt string, onEvent func(Event
 		case <-t.done:
 			running = false
 		}
+	}
+	if t.refusal != nil {
+		return Result{}, t.refusal
 	}
 	deliver(t.rest)
 	ev := Event{SessionID: s.id, PID: s.pid}
@@ -124,13 +125,13 @@ func (s *Session) measure(t *turn, quota int64, res *Result, report func(Usage, 
 	ctx, limit := s.asked, s.launch.readTimeout
 	if s.meter.gauge != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(s.asked)
-		defer cancel()
 		if t.cause != nil {
-			limit -= time.Since(t.causeAt)
+			ctx, cancel = context.WithDeadline(s.asked, t.causeAt.Add(limit))
 		} else {
+			ctx, cancel = context.WithCancel(s.asked)
 			defer context.AfterFunc(t.ctx, cancel)()
 		}
+		defer cancel()
 	}
 	r := s.meter.turn(ctx, spent{showed: t.showed, answered: t.answered, bound: quota}, limit)
 	res.Usage, res.Measured, res.Unaccounted = r.usage, r.measured, r.unaccounted
@@ -138,7 +139,7 @@ func (s *Session) measure(t *turn, quota int64, res *Result, report func(Usage, 
 		s.dropSource()
 	}
 	if r.report {
-		report(r.usage, r.model)
+		report(r.usage, cleanLabel(r.model))
 	}
 }
 
@@ -157,10 +158,7 @@ func exitReason(err *Error) EventType {
 // outcome obeys SPEC 3's table. The first cause decides, whatever the answer.
 func (t *turn) outcome() (stop string, quota int64, err *Error) {
 	if t.answer.err == nil {
-		o := object(t.answer.result)
-		if o.isString("stopReason") {
-			stop = o.str("stopReason")
-		}
+		stop = t.answer.result.get("stopReason").str()
 		quota = quotaBound(t.answer.result)
 		err = stopError(stop)
 		stop = cleanLabel(stop)
@@ -208,8 +206,25 @@ func (e *epilogue) refusal() *Error {
 
 func droppedNotice(n int) string { return fmt.Sprintf("%d events were dropped between turns", n) }
 
-// begin takes a turn into the session, or says why not.
-func (l *loop) begin(t *turn) *Error {
+// begin takes a turn into the session, or refuses it.
+func (l *loop) begin(t *turn) {
+	if t.refusal = l.refusal(); t.refusal != nil {
+		close(t.done)
+		return
+	}
+	l.turn = t
+	l.deliver(Event{Type: SessionStarted, Time: l.s.now()})
+	switch {
+	case t.ctx.Err() != nil:
+		l.endTurn(fail(ErrTurnCancelled, "the turn was cancelled", context.Cause(t.ctx)))
+	case l.openPrompt != 0:
+		t.by = time.Now().Add(l.cfg.readTimeout)
+	default:
+		l.openTurn()
+	}
+}
+
+func (l *loop) refusal() *Error {
 	switch {
 	case l.turn != nil:
 		return fail(ErrResponseError, "a turn is already in flight in this session", nil)
@@ -221,16 +236,6 @@ func (l *loop) begin(t *turn) *Error {
 		return l.lossError()
 	case l.broken:
 		return fail(ErrPortExit, "writing to the agent failed", nil)
-	}
-	l.turn = t
-	l.deliver(Event{Type: SessionStarted, Time: l.s.now()})
-	switch {
-	case t.ctx.Err() != nil:
-		l.endTurn(fail(ErrTurnCancelled, "the turn was cancelled", context.Cause(t.ctx)))
-	case l.openPrompt != 0:
-		t.by = time.Now().Add(l.cfg.readTimeout)
-	default:
-		l.openTurn()
 	}
 	return nil
 }
@@ -250,10 +255,9 @@ func (l *loop) openTurn() {
 		l.deliver(Event{Type: Notification, Time: l.s.now(), Message: droppedNotice(n)})
 	}
 	if queued := l.queue.take(); queued != nil {
-		for i := range *queued {
-			(*queued)[i].SessionID = l.id // some came before it was known
+		for _, ev := range *queued {
+			l.deliver(ev) // now with the session's id: some came before it was known
 		}
-		*l.pend = append(*l.pend, *queued...)
 	}
 	t.state = turnOpen
 	if l.heldInput != "" { // SPEC 5: it ends without a prompt
@@ -477,7 +481,7 @@ func parseAnswer(m *message) (a answer, sound bool) {
 	case hasErr && m.err.kind() == '{' && (m.result.kind() == 0 || m.result.kind() == 'n'):
 		return answer{err: parseRPCError(m.err)}, true
 	case !hasErr && m.result.kind() != 0:
-		return answer{result: append([]byte(nil), m.result...)}, true
+		return answer{result: bytes.Clone(m.result)}, true
 	}
 	return answer{err: fail(ErrResponseError, "the agent sent an answer that is neither a result nor an error", nil)}, false
 }
@@ -500,18 +504,16 @@ func (e *rpcError) Error() string {
 }
 
 // parseRPCError shows data bare if it is a string, else as compact JSON.
-func parseRPCError(raw []byte) *rpcError {
-	o := object(raw)
-	e := &rpcError{message: cleanLine(o.str("message"), errorText)}
-	var code float64
-	if json.Unmarshal(o["code"], &code) == nil {
+func parseRPCError(v value) *rpcError {
+	e := &rpcError{message: cleanLine(v.get("message").str(), errorText)}
+	if code, err := strconv.ParseFloat(string(v.get("code")), 64); err == nil {
 		e.code = int64(code)
 	}
-	switch {
-	case o.isString("data"):
-		e.data = cleanLine(o.str("data"), errorText)
-	case o.has("data"):
-		e.data = cleanLine(compact(o["data"]), errorText)
+	switch data := v.get("data"); {
+	case data.kind() == '"':
+		e.data = cleanLine(data.str(), errorText)
+	case data.has():
+		e.data = cleanLine(data.compact(), errorText)
 	}
 	return e
 }

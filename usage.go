@@ -2,9 +2,9 @@ package acp
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -78,20 +78,16 @@ func program(word string) string {
 
 // quotaBound returns input plus output tokens of a prompt's result, a lower
 // bound on what the turn spent; 0: none was named.
-func quotaBound(result []byte) int64 {
-	var r struct {
-		Meta struct {
-			Quota struct {
-				TokenCount struct {
-					Input  int64 `json:"input_tokens"`
-					Output int64 `json:"output_tokens"`
-				} `json:"token_count"`
-			} `json:"quota"`
-		} `json:"_meta"`
+func quotaBound(result value) int64 {
+	count := result.get("_meta").get("quota").get("token_count")
+	tokens := func(key string) int64 {
+		n, err := strconv.ParseInt(string(count.get(key)), 10, 64)
+		if err != nil { // another type; what the other says remains a bound
+			return 0
+		}
+		return max(0, n)
 	}
-	// A field of another type stays 0; what the others say remains a bound.
-	_ = json.Unmarshal(result, &r)
-	return plus(max(0, r.Meta.Quota.TokenCount.Input), max(0, r.Meta.Quota.TokenCount.Output))
+	return plus(tokens("input_tokens"), tokens("output_tokens"))
 }
 
 // mostTokens is where every count stops, so that no sum of two overflows.

@@ -28,9 +28,10 @@ var errTimeout = errors.New("timed out")
 // inbox reads the client's lines in the background and keeps them until a step
 // asks for them.
 type inbox struct {
-	r     io.ReadCloser
-	gate  sync.Mutex    // who holds it keeps the inbox from reading on
-	pause time.Duration // above 0: one byte a read, and this between two; under gate
+	r       io.ReadCloser
+	gate    sync.Mutex    // who holds it keeps the inbox from reading on
+	pause   time.Duration // above 0: one byte a read, and this between two; under gate
+	reading sync.Mutex    // held while a read is under way
 
 	mu       sync.Mutex
 	messages []*message
@@ -50,6 +51,7 @@ func (in *inbox) read() {
 	var line []byte
 	for {
 		in.gate.Lock()
+		in.reading.Lock()
 		pause := in.pause
 		in.gate.Unlock()
 		b := buf
@@ -58,6 +60,7 @@ func (in *inbox) read() {
 			b = buf[:1]
 		}
 		n, err := in.r.Read(b)
+		in.reading.Unlock()
 		line = append(line, b[:n]...)
 		bad := in.take(&line, n)
 		switch {
@@ -157,8 +160,9 @@ func (in *inbox) received() int {
 // can; elsewhere that read still takes what comes next.
 func (in *inbox) stop() {
 	in.gate.Lock()
-	if f, ok := in.r.(interface{ SetReadDeadline(time.Time) error }); ok {
-		_ = f.SetReadDeadline(time.Now()) // not supported: see above
+	f, ok := in.r.(interface{ SetReadDeadline(time.Time) error })
+	if ok && f.SetReadDeadline(time.Now()) == nil {
+		in.reading.Lock()
 	}
 }
 

@@ -107,6 +107,9 @@ func (p *player) do(s step) error {
 		}
 		return nil
 	case "read_slow":
+		if p.stopped {
+			return errors.New("reading has been stopped")
+		}
 		p.in.gate.Lock()
 		defer p.in.gate.Unlock()
 		p.in.pause = ms(s.ReadSlowMS)

@@ -199,7 +199,7 @@ func TestReport(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "report")
 	t.Setenv("FAKEAGENT_REPORT", name)
 	run(t, "", "-scenario", scenario(t, `{"sleep_ms":1},{"expect":"a","within_ms":1}`))
-	got, err := os.ReadFile(name)
+	got, err := os.ReadFile(name) // #nosec G304 -- ours
 	if want := "step 1 sleep_ms\nstep 2 expect\nfailed step 2: no a\n"; string(got) != want || err != nil {
 		t.Errorf("report %q, %v; want %q", got, err, want)
 	}
@@ -366,7 +366,7 @@ func prompt(text string) string {
 // process starts the fake runtime as a process of its own.
 func process(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	t.Helper()
-	cmd = exec.Command(os.Args[0], args...) // #nosec G204 -- this test
+	cmd = exec.Command(os.Args[0], args...) // #nosec G204 G702 -- this test
 	cmd.Env = append(os.Environ(), "FAKEAGENT_PROCESS=1")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -391,7 +391,7 @@ func TestProcess(t *testing.T) {
 	}{
 		{"exit", `{"exit":7}`, ``, 7, false},
 		{"wrapped", `{"expect":"a"},{"send":"${id:a}"},{"exit":7}`, ">{\"id\":1,\"method\":\"a\"}\n<1", 7, true},
-		{"closed input", `{"close_stdin":true},{"expect":"a"}`, ``, 8, false},
+		{"closed input", `{"close_stdin":true},{"expect":"a","within_ms":5000}`, ``, 8, false},
 		{"reads no more", `{"stop_reading":true},{"send":"x"},{"expect":"a","within_ms":50}`, "<x\n>{\"method\":\"a\"}", 9, false},
 		{"writer", `{"spawn_writer":1,"line":"w"},{"sleep_ms":300},{"exit":0}`, "<w\n<w\n<w", 0, false},
 		{"replacing children", `{"respawn":2,"gap_ms":10,"seconds":1},{"sleep_ms":50},{"send":"x"}`, "<x", 0, false},

@@ -39,5 +39,22 @@ func gracefulSignals() []os.Signal { return []os.Signal{syscall.SIGTERM} }
 // escape puts a child into a session of its own.
 func escape(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-func stopSelf() error { return syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
-func killSelf() error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) }
+// stopSelf returns when the process has been continued: the signal may take
+// effect only after kill has returned.
+func stopSelf() error {
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	<-continued
+	return nil
+}
+
+func killSelf() error {
+	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+		return err
+	}
+	select {} // it comes
+}

@@ -4,6 +4,7 @@ package script_test
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,21 @@ func TestTermHandler(t *testing.T) {
 	_ = cmd.Wait()
 	if _, err := os.Stat(name); err != nil || cmd.ProcessState.ExitCode() != 6 {
 		t.Errorf("%v, marker: %v", cmd.ProcessState, err)
+	}
+}
+
+// Standard output that nobody reads any more is a client that is gone, not the
+// end of the process by SIGPIPE.
+func TestClientGone(t *testing.T) {
+	cmd, in, out := process(t, "-scenario", scenario(t, `{"send":"x"},{"expect":"a"},{"send":"y"}`))
+	talk(t, in, out, "<x")
+	if err := out.(io.Closer).Close(); err != nil {
+		t.Fatal(err)
+	}
+	talk(t, in, out, `>{"method":"a"}`)
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 8 {
+		t.Errorf("%v, want status 8", cmd.ProcessState)
 	}
 }
 
@@ -82,7 +98,7 @@ func TestHolder(t *testing.T) {
 
 func holderPID(t *testing.T, report string) int {
 	t.Helper()
-	b, err := os.ReadFile(report)
+	b, err := os.ReadFile(report) // #nosec G304 -- ours
 	if err != nil {
 		t.Fatal(err)
 	}
