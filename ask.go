@@ -19,13 +19,13 @@ func (l *loop) serve(m *message) {
 	case m.method.is("session/request_permission"):
 		l.permission(m)
 	case m.method.is("elicitation/create"):
-		l.enqueue(outgo{line: encodeError(m.id, methodNotFound, "method not found")})
+		l.enqueue(outgo{ours: true, line: encodeError(m.id, methodNotFound, "method not found")})
 		if !l.beingCancelled() {
 			l.emit(Event{Type: Notification, Time: l.now, Message: msgNeedsAnswer})
 			l.needInput(msgNeedsAnswer)
 		}
 	default:
-		l.enqueue(outgo{line: encodeError(m.id, methodNotFound, "method not found")})
+		l.enqueue(outgo{ours: true, line: encodeError(m.id, methodNotFound, "method not found")})
 		l.logUnknown("agent called an unknown method", "method", m.method)
 		l.emit(Event{Type: Malformed, Time: l.now, Message: msgNoSuchMethod})
 	}
@@ -55,7 +55,7 @@ func (l *loop) permission(m *message) {
 	if option != nil && !cancelling {
 		out.Outcome.Outcome, out.Outcome.OptionID = "selected", json.RawMessage(option)
 	}
-	l.enqueue(outgo{line: encodeResult(m.id, out)})
+	l.enqueue(outgo{ours: true, line: encodeResult(m.id, out)})
 	switch {
 	case cancelling:
 		return

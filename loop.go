@@ -82,6 +82,7 @@ type loop struct {
 // outgo is one thing for the writer: a line, or nothing as a flush mark.
 type outgo struct {
 	line    []byte
+	ours    bool // an answer or a notification of ours, which the backlog counts
 	prompt  bool
 	private bool // not for the transcript
 	flush   bool
@@ -337,7 +338,7 @@ func (l *loop) enqueue(o outgo) {
 		return
 	}
 	l.outq = append(l.outq, o)
-	if o.prompt {
+	if !o.ours {
 		return
 	}
 	if l.outBytes += len(o.line); l.outBytes > maxBacklog {
@@ -359,7 +360,7 @@ func (l *loop) taken(o outgo) {
 		}
 	case o.flush:
 		l.flushes++
-	default:
+	case o.ours:
 		l.outBytes -= len(o.line)
 	}
 }

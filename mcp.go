@@ -14,7 +14,7 @@ import (
 
 const (
 	maxMCPFile = 10 << 20
-	// minSecret is the least length of a value that mcpSecrets names: removing
+	// minSecret is the least length of a value that secretTexts names: removing
 	// "1" or "true" everywhere would leave nothing of a transcript.
 	minSecret     = 6
 	reservedMCP   = "sortie-tools"
@@ -248,18 +248,21 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// mcpSecrets returns the values of env and headers, as they are and as JSON
-// spells them, the longest first, so that one that holds another goes whole.
-func mcpSecrets(servers []mcpServer) []string {
-	var secrets []string
+// secretTexts returns the values of env and headers and of passed variables, as
+// they are and as JSON spells them, the longest first, so that one that holds
+// another goes whole.
+func secretTexts(servers []mcpServer, values []string) (secrets []string) {
 	for _, s := range servers {
 		for _, p := range slices.Concat(s.env, s.headers) {
-			if len(p.Value) < minSecret {
-				continue
-			}
-			spelt := strings.TrimSpace(string(encode(p.Value)))
-			secrets = append(secrets, p.Value, spelt[1:len(spelt)-1])
+			values = append(values, p.Value)
 		}
+	}
+	for _, v := range values {
+		if len(v) < minSecret {
+			continue
+		}
+		spelt := strings.TrimSpace(string(encode(v)))
+		secrets = append(secrets, v, spelt[1:len(spelt)-1])
 	}
 	slices.SortFunc(secrets, func(a, b string) int {
 		if len(a) != len(b) {

@@ -153,7 +153,7 @@ func TestMCPSecrets(t *testing.T) {
 		t.Fatal(e)
 	}
 	want := []string{"a-longer-secret", "Bearer <x>", `sec\"ret`, `sec"ret`}
-	if got := mcpSecrets(servers); !slices.Equal(got, want) {
+	if got := secretTexts(servers, nil); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

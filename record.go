@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -22,8 +21,8 @@ type recorder struct {
 	spent  atomic.Int64  // nanoseconds waited so far
 	start  time.Time
 	log    *slog.Logger
-	hide   func(string) string // the secrets, and what Redact hides
-	errEnd []byte              // the tail's: the begun line of standard error
+	hide   func(string) string
+	errEnd []byte // the tail's: the begun line of standard error
 }
 
 type entry struct {
@@ -38,15 +37,8 @@ func newRecorder(s *Session) *recorder {
 	if w == nil {
 		return nil
 	}
-	var pairs []string
-	for _, secret := range mcpSecrets(s.launch.servers) {
-		quoted := encode(secret) // as a line holds it, and its newline
-		pairs = append(pairs, secret, "[redacted]", string(quoted[1:len(quoted)-2]), "[redacted]")
-	}
-	secrets := strings.NewReplacer(pairs...)
 	r := &recorder{
-		lines: make(chan entry, 64), dead: make(chan struct{}), start: s.start, log: s.log,
-		hide: func(line string) string { return s.launch.redact(secrets.Replace(line)) },
+		lines: make(chan entry, 64), dead: make(chan struct{}), start: s.start, log: s.log, hide: s.launch.redact,
 	}
 	go r.write(w) // ends when lines is closed or the writer fails
 	return r

@@ -91,7 +91,25 @@ func plan(c Config) (*launch, *Error) {
 		}
 		l.servers = servers
 	}
+	l.hideSecrets(c)
 	return l, nil
+}
+
+// hideSecrets makes redact hide what the MCP configuration and the passed
+// variables hold, in case the runtime says it (SPEC 6, 11).
+func (l *launch) hideSecrets(c Config) {
+	var values, pairs []string
+	if l.ssh {
+		_, values, _ = passed(c.SSH.PassEnv, l.env) // its error was seen before
+	}
+	for _, text := range secretTexts(l.servers, values) {
+		pairs = append(pairs, text, "[redacted]")
+	}
+	if pairs == nil {
+		return
+	}
+	secrets, then := strings.NewReplacer(pairs...), l.redact
+	l.redact = func(s string) string { return then(secrets.Replace(s)) }
 }
 
 // or returns v, or the default when v is zero or less.
@@ -335,7 +353,7 @@ func (s *Session) fail(phase string, err error) *Error {
 		methods := orElse(s.agent.methods, "none")
 		return fail(ErrCredentialUnverified, phase+": the agent asks for authentication; methods offered: "+methods, rpc)
 	}
-	return fail(ErrResponseError, phase+": "+s.launch.redact(err.Error()), nil)
+	return fail(ErrResponseError, phase+": "+err.Error(), nil)
 }
 
 // startLoss says how a start lost its connection (SPEC 2, early exit report).

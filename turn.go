@@ -287,7 +287,7 @@ func (l *loop) endTurn(cause *Error) {
 }
 
 func (l *loop) cancelPrompt() {
-	l.enqueue(outgo{line: encodeNotification("session/cancel", struct {
+	l.enqueue(outgo{ours: true, line: encodeNotification("session/cancel", struct {
 		SessionID string `json:"sessionId"`
 	}{l.id})})
 }
@@ -441,7 +441,7 @@ func (q *eventQueue) take() *[]Event {
 
 // response handles a message without a method (SPEC 12).
 func (l *loop) response(m *message) {
-	a, sound := parseAnswer(m)
+	a, sound := parseAnswer(m, l.cfg.redact)
 	if !sound {
 		l.emit(Event{Type: Malformed, Time: l.now, Message: msgNotRPC})
 	}
@@ -475,11 +475,11 @@ func (l *loop) response(m *message) {
 
 // parseAnswer copies an answer out of the read buffer. It is not sound when it
 // has both a result and an error, or neither, or an error that is no object.
-func parseAnswer(m *message) (a answer, sound bool) {
+func parseAnswer(m *message, redact func(string) string) (a answer, sound bool) {
 	hasErr := m.err.kind() != 0 && m.err.kind() != 'n'
 	switch {
 	case hasErr && m.err.kind() == '{' && (m.result.kind() == 0 || m.result.kind() == 'n'):
-		return answer{err: parseRPCError(m.err)}, true
+		return answer{err: parseRPCError(m.err, redact)}, true
 	case !hasErr && m.result.kind() != 0:
 		return answer{result: bytes.Clone(m.result)}, true
 	}
@@ -504,16 +504,16 @@ func (e *rpcError) Error() string {
 }
 
 // parseRPCError shows data bare if it is a string, else as compact JSON.
-func parseRPCError(v value) *rpcError {
-	e := &rpcError{message: cleanLine(v.get("message").str(), errorText)}
+func parseRPCError(v value, redact func(string) string) *rpcError {
+	e := &rpcError{message: cleanLine(redact(v.get("message").str()), errorText)}
 	if code, err := strconv.ParseFloat(string(v.get("code")), 64); err == nil {
 		e.code = int64(code)
 	}
 	switch data := v.get("data"); {
 	case data.kind() == '"':
-		e.data = cleanLine(data.str(), errorText)
+		e.data = cleanLine(redact(data.str()), errorText)
 	case data.has():
-		e.data = cleanLine(data.compact(), errorText)
+		e.data = cleanLine(redact(data.compact()), errorText)
 	}
 	return e
 }
