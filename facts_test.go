@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 
 	"github.com/sortie-ai/acp"
 )
@@ -143,5 +145,77 @@ func (p *play) checkSent() {
 	}
 	if got := strings.Join(sent, " "); got != want { // an unknown name too
 		p.Errorf("sent %s, want %s", got, want)
+	}
+}
+
+// A word that the checker does not know must not pass for a fact that holds.
+func TestUnknownWords(t *testing.T) {
+	const rest = `"id":"X","script":[{"exit":0}]`
+	tests := []struct{ file, text string }{
+		{`{` + rest + `,"client":["new"],"facts":{"color":"red"}}`, `unknown field "color"`},
+		{`{` + rest + `,"client":["new"],"limits":{"color_ms":1}}`, `unknown field "color_ms"`},
+		{`{` + rest + `,"client":[{"prompt":"x","color":1}]}`, `unknown field "color"`},
+		{`{` + rest + `,"client":[{"may_fail":true}]}`, `no known word`},
+		{`{` + rest + `,"client":["new"],"color":1}`, `unknown field "color"`},
+		{`{` + rest + `}`, `lacks`},
+	}
+	for _, test := range tests {
+		name := filepath.Join(t.TempDir(), "scenario.json")
+		if err := os.WriteFile(name, []byte(test.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readScenario(name); err == nil || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%s: %v, want %s", test.file, err, test.text)
+		}
+	}
+}
+
+// TestCheckerTeeth plays one scenario with facts that do not hold, and with steps
+// that the client does not obey.
+func TestCheckerTeeth(t *testing.T) {
+	census(t)
+	update := `{"send":"{\"method\":\"session/update\",\"params\":{\"sessionId\":\"fake-1\",\"update\":` +
+		`{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"ok\"}}}}"},`
+	end := `{"send":"{\"id\":${id:session/prompt},\"result\":{\"stopReason\":\"end_turn\"}}"},`
+	last := `{"answer_all":true}`
+	script := `{"answer_all":true,"until":"session/prompt"},{"expect":"session/prompt"},` + update + end + last
+	tests := []struct{ script, facts, problem string }{
+		{script, `{"stop":["end_turn"],"raw":["end_turn"],"text":["ok"],"text_suffix":["k"],"last_text":"ok"}`, ""},
+		{script, `{"stop":["end_turn","end_turn"]}`, "1 turns, stop names 2"},
+		{script, `{"stop":["cancelled"]}`, "turn 1: stop"},
+		{script, `{"stop":["input"]}`, "turn 1: stop"},
+		{script, `{"stop":["error"]}`, "turn 1: stop"},
+		{script, `{"stop":["refusal"]}`, "turn 1: stop"},
+		{script, `{"raw":["error"]}`, "turn 1: raw"},
+		{script, `{"text":["o"]}`, "turn 1: text"},
+		{script, `{"text_suffix":["o"]}`, "turn 1: text_suffix"},
+		{script, `{"last_text":""}`, "the last turn said"},
+		{script, `{"text_seq":2}`, "the last turn said"},
+		{script, `{"fails":"new"}`, "the start succeeded"},
+		{script, `{"exit":0}`, "exit status -1, want 0"},
+		{script, `{"holder_dead":true}`, "holder 0 is alive"},
+		{strings.Replace(script, end, end+`{"expect":"session/cancel"},`, 1), `{}`, "expected more"},
+		{strings.Replace(script, end, `{"expect_reply":1,"within_ms":1},`+end, 1), `{}`, "failed step 4"},
+		{`{"exit":3}`, `{"fails":"new"}`, "sent initialize, want initialize session/new"},
+		{strings.Replace(script, end, `{"exit":3},`, 1), `{}`, "errors"},
+	}
+	for _, test := range tests {
+		name := filepath.Join(t.TempDir(), "scenario.json")
+		client := `"new",{"prompt":"x"}`
+		if !strings.Contains(test.script, "session/prompt") {
+			client = `"new"`
+		}
+		file := `{"id":"T","client":[` + client + `],"script":[` + test.script + `],"facts":` + test.facts + `}`
+		if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		sc, err := readScenario(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Join(sc.play(t), "\n")
+		if !strings.Contains(got, test.problem) || (got == "") != (test.problem == "") {
+			t.Errorf("%s, %s: problems %q, want %q", test.script, test.facts, got, test.problem)
+		}
 	}
 }

@@ -344,5 +344,3 @@ func replaceFile(path string, data []byte) error {
 	}
 	return err
 }
-
-func encodeJSON(v any, _ string) []byte { return encode(v) }

@@ -137,9 +137,12 @@ func TestMCPMalformed(t *testing.T) {
 }
 
 func TestMCPUnreadable(t *testing.T) {
-	for _, path := range []string{filepath.Join(t.TempDir(), "none"), t.TempDir()} {
-		if _, e := parseMCP(path); e == nil || e.Kind != ErrResponseError {
-			t.Errorf("%s: %v, want a response_error", path, e)
+	for path, want := range map[string]string{
+		filepath.Join(t.TempDir(), "none"): "cannot be read",
+		t.TempDir():                        "is not a regular file", // as a pipe is none
+	} {
+		if _, e := parseMCP(path); e == nil || e.Kind != ErrResponseError || !strings.Contains(e.Error(), want) {
+			t.Errorf("%s: %v, want a response_error with %q", path, e, want)
 		}
 	}
 }
@@ -277,6 +280,12 @@ func TestMergeMCPConfigFails(t *testing.T) {
 			wantAlone(t, path)
 		})
 	}
+	t.Run("null is none", func(t *testing.T) {
+		dir, path := mergeDir(t, `{"mcpServers":{"a":{"command":"a"}}}`, `{"mcpServers":null}`)
+		if err := MergeMCPConfig("op.json", dir, path); err != nil || !strings.Contains(readFile(t, path), `"command":"a"`) {
+			t.Error(err)
+		}
+	})
 	t.Run("no operator's file", func(t *testing.T) {
 		if err := MergeMCPConfig("", t.TempDir(), filepath.Join(t.TempDir(), "none")); err != nil {
 			t.Error(err)

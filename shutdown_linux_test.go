@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Each way to watch: the exit is seen, the child left to be reaped; a child that
@@ -105,8 +106,13 @@ func TestForeignReapCountsAsReaped(t *testing.T) {
 	}
 	// mayReap stays open.
 	_, _, reaped := wait(&group{leader: cmd.Process, watch: w})
-	if got := <-reaped; got.code != -1 {
-		t.Error(got)
+	select {
+	case got := <-reaped:
+		if got.code != -1 {
+			t.Error(got)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits to be allowed to reap")
 	}
 }
 
@@ -178,6 +184,11 @@ func TestManyProcessesFewThreads(t *testing.T) {
 		t.Errorf("%d threads, %d before", after, before)
 	}
 	for _, s := range all {
+		select {
+		case <-s.exited:
+			t.Fatal("a living process counts as exited")
+		default:
+		}
 		_ = s.stdin.Close()
 		s.end()
 	}

@@ -11,10 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // spawned is a process under test. Nothing of it outlives the test.
@@ -30,6 +30,10 @@ func spawnTest(t *testing.T, argv ...string) *spawned {
 		t.Fatal(err)
 	}
 	s := &spawned{process: p}
+	// A broken guard is to fail the test, not to hang it.
+	if err := p.stdout.(*os.File).SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if !s.ended {
 			s.kill(t)
@@ -105,7 +109,7 @@ func TestExitStatus(t *testing.T) {
 		{"exit 127", exitStatus{"exit status 127", 127}},
 		{"kill -KILL $$", exitStatus{"signal: killed", -1}},
 		{"kill -TERM $$", exitStatus{"signal: terminated", -1}},
-		{"ulimit -c unlimited; kill -SEGV $$", exitStatus{"signal: segmentation fault", -1}},
+		{"(ulimit -c unlimited) 2>/dev/null && ulimit -c unlimited; kill -SEGV $$", exitStatus{"signal: segmentation fault", -1}},
 	} {
 		if got := spawnShell(t, tt.script).end(); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.script, got, tt.want)
@@ -201,7 +205,7 @@ func TestGracefulSignalReachesTheGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		if line, err := io.ReadAll(out); string(line) != "trapped\n" {
-			t.Errorf("stopped %v: got %q, %v", stopped, line, err)
+			t.Fatalf("stopped %v: got %q, %v", stopped, line, err)
 		}
 		if got := s.end(); got.code != 4 {
 			t.Errorf("stopped %v: %v", stopped, got)
@@ -214,7 +218,7 @@ func TestKillReachesTheGroup(t *testing.T) {
 	out := s.ready(t)
 	s.kill(t)
 	if _, err := out.ReadByte(); err != io.EOF {
-		t.Error("the grandchild holds stdout still")
+		t.Fatal("the grandchild holds stdout still")
 	}
 	if got := s.end(); got.text != "signal: killed" {
 		t.Error(got)
@@ -300,19 +304,24 @@ func TestSpawnWithoutDescriptors(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	enough := limit.Cur
+	enough := limit
 	before := descriptors(t)
+	setLimit := func(l syscall.Rlimit) {
+		t.Helper()
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit.Cur = 3
+	setLimit(limit)
+	if _, err := openWatch(os.Getpid()); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("the watch opens: %v", err)
+	}
 	failed := 0
-	for limit.Cur = 3; p == nil || failed == 0 || err != nil; limit.Cur++ {
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			t.Fatal(err)
-		}
+	for ; failed == 0 || err != nil; limit.Cur++ {
+		setLimit(limit)
 		p, err = spawnCat()
-		low := limit
-		low.Cur = enough
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
-			t.Fatal(err)
-		}
+		setLimit(enough)
 		if err == nil {
 			end(p)
 		} else {
@@ -329,6 +338,6 @@ func TestSpawnWithoutDescriptors(t *testing.T) {
 		}
 	}
 	if failed < 7 {
-		t.Errorf("only %s limits were too low", strconv.Itoa(failed))
+		t.Errorf("only %d limits were too low", failed)
 	}
 }

@@ -160,6 +160,11 @@ func TestWindowsExitIsObservedBeforeTheReap(t *testing.T) {
 func TestWindowsKillReachesTheTree(t *testing.T) {
 	p := spawnHelper(t, "tree")
 	h := grandchild(t, p.stdout)
+	select {
+	case <-p.exited:
+		t.Error("a living process counts as exited")
+	default:
+	}
 	if err := p.signal(true); err != nil {
 		t.Error(err)
 	}

@@ -40,7 +40,7 @@ func (p *player) process(s step) error {
 	case "kill_self":
 		return killSelf()
 	case "spawn_holder":
-		pid, err := p.spawn(helper{Kind: "holder", Until: deadline(s.SpawnHolder)}, s.Escape)
+		pid, err := p.spawn(helper{Kind: "holder", Until: deadline(s.SpawnHolder), Holds: s.Holds}, s.Escape)
 		if err == nil {
 			p.note("holder-pid: %d", pid)
 			complain(p.err, "holder-pid: %d", pid)
@@ -127,6 +127,7 @@ type helper struct {
 	Until int64 // Unix milliseconds
 	Line  string
 	GapMS int
+	Holds string // the one stream that is inherited; empty: both are
 }
 
 func deadline(seconds int) int64 {
@@ -134,7 +135,14 @@ func deadline(seconds int) int64 {
 }
 
 func (p *player) spawn(h helper, apart bool) (pid int, err error) {
-	cmd, err := startHelper(h, p.out, p.err, apart)
+	var stdout, stderr io.Writer = p.out, p.err
+	switch h.Holds {
+	case "stdout":
+		stderr = nil
+	case "stderr":
+		stdout = nil
+	}
+	cmd, err := startHelper(h, stdout, stderr, apart)
 	if err != nil {
 		return 0, err
 	}

@@ -69,17 +69,18 @@ type step struct {
 	StopSelf    bool     `json:"stop_self"`    // SIGSTOP
 	KillSelf    bool     `json:"kill_self"`    // SIGKILL
 	SpawnHolder int      `json:"spawn_holder"` // SECONDS: a child that holds stdout and stderr
+	Holds       string   `json:"holds"`        // spawn_holder: "stdout" or "stderr" alone
 	SpawnWriter int      `json:"spawn_writer"` // SECONDS: a child that writes to stdout
 	Line        string   `json:"line"`         // spawn_writer: what it writes
 	Respawn     int      `json:"respawn"`      // N children that replace themselves
 	Seconds     int      `json:"seconds"`      // respawn: for so long; 0: a minute
-	Escape      bool     `json:"escape"`       // the three above: in a session of their own
+	Escape      bool     `json:"escape"`       // the three spawning ones: in a session of their own
 }
 
 func modifier(key string) bool {
 	switch key {
 	case "as", "require", "within_ms", "want", "until", "eol", "bom", "gap_ms", "one_line",
-		"path", "status", "line", "seconds", "escape":
+		"path", "status", "line", "seconds", "escape", "holds":
 		return true
 	}
 	return false
