@@ -65,7 +65,7 @@ func TestExits(t *testing.T) {
 // wantRefused runs a turn on a session that is lost.
 func (r *faultRun) wantRefused(w want) {
 	r.Helper()
-	took, err := r.turn(context.Background(), "again")
+	took, err := r.turn(0, "again")
 	w.check(r.T, "the turn behind it", err, took)
 	if len(r.events) > 0 {
 		r.Errorf("it was not refused but began: %v", r.events)

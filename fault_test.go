@@ -65,11 +65,14 @@ type faultRun struct {
 	res    acp.Result
 }
 
-// runFaults runs rows side by side. Their parent holds the census of what all of
+// runFaults runs rows side by side, with config unless a row has its own. Their parent holds the census of what all of
 // them leave; each row has one of its processes.
-func runFaults(t *testing.T, rows []fault) {
+func runFaults(t *testing.T, rows []fault, config ...func(*acp.Config)) {
 	census(t)
 	for _, f := range rows {
+		if len(config) > 0 && f.config == nil {
+			f.config = config[0]
+		}
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			f.run(t)
@@ -103,12 +106,7 @@ func (f fault) runSession(r *faultRun) {
 		beside.Go(func() { f.during(r) })
 	}
 	if !f.turn.none {
-		ctx, cancel := context.Background(), func() {}
-		if f.cancel > 0 {
-			ctx, cancel = context.WithTimeout(ctx, f.cancel)
-		}
-		took, err := r.turn(ctx, "hello")
-		cancel()
+		took, err := r.turn(f.cancel, "hello")
 		f.turn.check(r.T, "RunTurn", err, took)
 	}
 	if f.then != nil {
@@ -125,11 +123,18 @@ func (f fault) runSession(r *faultRun) {
 	}
 }
 
-// turn runs one turn and checks what holds for every one.
-func (r *faultRun) turn(ctx context.Context, prompt string) (time.Duration, error) {
+// turn runs one turn, which is cancelled after a while unless that is 0, and
+// checks what holds for every one.
+func (r *faultRun) turn(cancelled time.Duration, prompt string) (time.Duration, error) {
 	r.Helper()
 	r.events = nil
 	began := time.Now()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if cancelled > 0 {
+		ctx, cancel = context.WithTimeout(ctx, cancelled)
+		defer cancel()
+	}
 	res, err := r.s.RunTurn(ctx, prompt, func(e acp.Event) { r.events = append(r.events, e) })
 	took := time.Since(began)
 	r.res = res
@@ -298,11 +303,13 @@ func (r *faultRun) wantForced(outcome string) {
 // initialized and created are the two answers of a start; prompted takes the
 // prompt behind them.
 var (
-	initialized = `{"expect":"initialize"},` + send(`{"jsonrpc":"2.0","id":${id:initialize},"result":{"protocolVersion":1,`+
+	initializedAnswer = send(`{"jsonrpc":"2.0","id":${id:initialize},"result":{"protocolVersion":1,` +
 		`"agentCapabilities":{"sessionCapabilities":{"close":{}}},"agentInfo":{"name":"fault","version":"1"}}}`)
-	created  = `{"expect":"session/new"},` + send(`{"jsonrpc":"2.0","id":${id:session/new},"result":{"sessionId":"s"}}`)
-	prompted = initialized + "," + created + `,{"expect":"session/prompt"}`
-	ended    = stopReason("end_turn")
+	createdAnswer = send(`{"jsonrpc":"2.0","id":${id:session/new},"result":{"sessionId":"s"}}`)
+	initialized   = `{"expect":"initialize"},` + initializedAnswer
+	created       = `{"expect":"session/new"},` + createdAnswer
+	prompted      = initialized + "," + created + `,{"expect":"session/prompt"}`
+	ended         = stopReason("end_turn")
 )
 
 // idle lives until it is killed or told to end.

@@ -45,7 +45,8 @@ type loop struct {
 	signalled bool // the group was told to end
 	mayReap   bool // the waiter was told that it may reap
 	eof       bool // the stream has ended
-	drainLeft time.Duration
+	drainLeft time.Duration // of the drain bound, as of drainAt
+	drainAt   time.Time
 	drained   bool // given up: a descendant holds stdout
 
 	// The session.
@@ -135,7 +136,8 @@ func (l *loop) step() {
 			cancelled = t.ctx.Done()
 		}
 	}
-	drainFrom := l.arm(inbox != nil)
+	l.drain(true)
+	l.arm(inbox != nil)
 	select {
 	case b := <-inbox:
 		l.cur, l.have = b, true
@@ -160,16 +162,26 @@ func (l *loop) step() {
 		l.tailEnded, l.tail = true, nil
 	case <-l.timer.C:
 	}
-	if !drainFrom.IsZero() {
-		l.drainLeft -= time.Since(drainFrom)
-	}
+	l.drain(inbox != nil)
 	l.settle()
 }
 
-// arm sets the timer to the nearest deadline. It returns the time from which
-// the drain bound counts, zero when it does not: only while we wait for the
-// runtime, not while a consumer holds the reader back (SPEC 3).
-func (l *loop) arm(reading bool) (drainFrom time.Time) {
+// drain counts the time since the last call against the drain bound, or leaves
+// it out: while a consumer holds the reader back the clock stands (SPEC 3). Our
+// own work counts, or a descendant that writes faster than we read would stop it.
+func (l *loop) drain(counts bool) {
+	if !l.gone || l.tearing {
+		return
+	}
+	now := time.Now()
+	if counts {
+		l.drainLeft -= now.Sub(l.drainAt)
+	}
+	l.drainAt = now
+}
+
+// arm sets the timer to the nearest deadline.
+func (l *loop) arm(reading bool) {
 	var by time.Time
 	nearer := func(t time.Time) {
 		if !t.IsZero() && (by.IsZero() || t.Before(by)) {
@@ -183,15 +195,13 @@ func (l *loop) arm(reading bool) (drainFrom time.Time) {
 		nearer(l.turn.by)
 	}
 	if l.gone && reading && !l.tearing {
-		drainFrom = time.Now()
-		nearer(drainFrom.Add(l.drainLeft))
+		nearer(l.drainAt.Add(l.drainLeft))
 	}
 	if by.IsZero() {
 		l.timer.Stop()
 	} else {
 		l.timer.Reset(time.Until(by))
 	}
-	return drainFrom
 }
 
 // settle scans what there is room for, then does what has become due.
@@ -298,7 +308,7 @@ func (l *loop) observeExit() {
 		return
 	}
 	// SPEC 3: the leader is still unreaped, so the group is still its own.
-	l.drainLeft = drainBound
+	l.drainLeft, l.drainAt = drainBound, time.Now()
 	l.signal(true)
 	l.allowReap()
 }

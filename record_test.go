@@ -44,10 +44,9 @@ func (w *transcript) lines(t *testing.T) (list []string) {
 	last := -1.0
 	for line := range strings.Lines(w.text.String()) {
 		var e struct {
-			T             *float64
-			Dir, Line     string
-			B64           *string
-			NothingElseIn struct{}
+			T         *float64
+			Dir, Line string
+			B64       *string
 		}
 		d := json.NewDecoder(strings.NewReader(line))
 		d.DisallowUnknownFields()
@@ -118,6 +117,7 @@ func TestTranscriptSecrets(t *testing.T) {
 		r.c.record = &rec
 		r.c.servers = []mcpServer{{name: "a", kind: "stdio", command: "x",
 			env: []mcpPair{{"KEY", "s3cret"}, {"ODD", "a\"b\\<c"}}, headers: []mcpPair{{"H", "h3ader"}}}}
+		r.c.hideSecrets(Config{})
 		r.handle("session/new", func(w wire) {
 			r.send("you said s3cret")
 			r.say(`and a"b\<c and h3ader` + "\n")
@@ -152,7 +152,6 @@ func TestTranscriptOverlong(t *testing.T) {
 // TestTranscriptGivenUp: the session waits for its writer 1 s in all, and an
 // error ends it; each time with one warning, and the session goes on.
 func TestTranscriptGivenUp(t *testing.T) {
-	release := make(chan struct{})
 	tests := []struct {
 		name   string
 		do     func(n int) error
@@ -160,10 +159,7 @@ func TestTranscriptGivenUp(t *testing.T) {
 	}{
 		{"a writer that blocks", func(n int) error {
 			if n > 3 {
-				select {
-				case <-release: // never
-				case <-time.After(time.Hour):
-				}
+				time.Sleep(time.Hour)
 			}
 			return nil
 		}, time.Second},

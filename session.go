@@ -145,7 +145,13 @@ func (s *Session) call(ctx context.Context, limit time.Duration, method string, 
 	case <-ctx.Done():
 		err = fail(ErrTurnCancelled, msgStartCancelled, context.Cause(ctx))
 	}
-	s.do(func(l *loop) { l.forget(id) })
+	gone := make(chan bool, 1)
+	if !s.do(func(l *loop) { l.forget(id); gone <- l.eof || l.broken }) {
+		gone <- true
+	}
+	if <-gone && err == errTimedOut { // SPEC 2: the connection ended before the answer
+		err = errLost
+	}
 	return nil, err
 }
 

@@ -105,7 +105,7 @@ func TestForeignReapCountsAsReaped(t *testing.T) {
 		t.Fatal(err)
 	}
 	// mayReap stays open.
-	_, _, reaped := wait(&group{leader: cmd.Process, watch: w})
+	_, _, reaped := wait(&group{cmd.Process, cmd.Process.Pid, w})
 	select {
 	case got := <-reaped:
 		if got.code != -1 {

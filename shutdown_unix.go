@@ -19,6 +19,7 @@ const closeUnblocks = true
 // recycled before the leader is reaped.
 type group struct {
 	leader *os.Process
+	pid    int // leader.Pid becomes -1 when the waiter releases it
 	watch  watch
 }
 
@@ -30,13 +31,14 @@ func start(_ context.Context, cmd *exec.Cmd, _ *slog.Logger) (*group, *Error) {
 	if err := cmd.Start(); err != nil {
 		return nil, startFailure(err)
 	}
-	w, err := openWatch(cmd.Process.Pid)
+	leader := cmd.Process
+	w, err := openWatch(leader.Pid)
 	if err != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_, _ = cmd.Process.Wait()
+		_ = syscall.Kill(-leader.Pid, syscall.SIGKILL)
+		_, _ = leader.Wait()
 		return nil, startFailure(err)
 	}
-	return &group{leader: cmd.Process, watch: w}, nil
+	return &group{leader, leader.Pid, w}, nil
 }
 
 // await blocks until the leader has exited and leaves it unreaped. foreign: it
@@ -63,7 +65,7 @@ func (g *group) send(sig syscall.Signal) error {
 	if g.watch.foreign() {
 		return nil
 	}
-	err := syscall.Kill(-g.leader.Pid, sig)
+	err := syscall.Kill(-g.pid, sig)
 	if errors.Is(err, syscall.ESRCH) {
 		return nil
 	}

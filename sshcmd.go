@@ -119,18 +119,15 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// The marks around a preamble: a login script on the other side that eats of
-// standard input is noticed by them.
-const (
-	preambleBegin = "acp-variables"
-	preambleEnd   = "acp-variables-end"
-)
+// preambleEnd is a preamble's last line: where a login script on the other side
+// ate some of standard input, another line stands in its place.
+const preambleEnd = "acp-variables-end"
 
 // encodePreamble writes each value as the number of its lines, then the lines,
 // as they are. That is what the shell's own read takes without a loss, and
 // nothing of it is ever parsed as shell text.
 func encodePreamble(values []string) []byte {
-	b := []byte(preambleBegin + "\n")
+	var b []byte
 	for _, v := range values {
 		b = strconv.AppendInt(b, int64(strings.Count(v, "\n")+1), 10)
 		b = append(b, '\n')
@@ -154,7 +151,6 @@ func receiver(names []string) string {
 	}
 	return `acp_fail() { echo "acp: $1; nothing was started" >&2; exit 93; }
 acp_line() { IFS= read -r acp_l || acp_fail 'the passed variables did not arrive whole'; }
-acp_mark() { acp_line; case $acp_l in "$1") ;; *) acp_fail 'the passed variables arrived damaged';; esac; }
 acp_value() {
 acp_line; acp_n=$acp_l
 case $acp_n in '' | 0* | *[!0-9]* | ?????????*) acp_fail 'the passed variables arrived damaged';; esac
@@ -169,13 +165,11 @@ acp_v=$acp_v$acp_c
 acp_set=${LC_ALL+x} acp_old=${LC_ALL-}
 LC_ALL=C
 set --
-acp_mark ` + preambleBegin + "\n" +
-		strings.Repeat(`acp_value; set -- "$@" "$acp_v"`+"\n", len(names)) +
-		`acp_mark ` + preambleEnd + `
+` + strings.Repeat(`acp_value; set -- "$@" "$acp_v"`+"\n", len(names)) + `acp_line; case $acp_l in ` + preambleEnd + `) ;; *) acp_fail 'the passed variables arrived damaged';; esac
 if [ "$acp_set" ]; then LC_ALL=$acp_old; else unset LC_ALL; fi
 unset acp_l acp_n acp_v acp_c acp_set acp_old
 export` + exports.String() + ` || acp_fail 'a passed variable cannot be set here'
 set --
-unset -f acp_fail acp_line acp_mark acp_value
+unset -f acp_fail acp_line acp_value
 `
 }

@@ -287,7 +287,7 @@ func TestSSHPreambleDamaged(t *testing.T) {
 	const damaged = "arrived damaged"
 	spoil := func(from, to string) string { return strings.Replace(string(whole), from, to, 1) }
 	rows = append(rows,
-		row{"its first line eaten", spoil(preambleBegin+"\n", ""), damaged},
+		row{"a line eaten", spoil("2\nsecret\n", "2\n") + "rest\n", damaged},
 		row{"a count eaten", spoil("2\n", ""), damaged},
 		row{"no count", spoil("2\n", "\n"), damaged},
 		row{"a count of none", spoil("2\n", "0\n"), damaged},

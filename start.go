@@ -90,6 +90,11 @@ func plan(c Config) (*launch, *Error) {
 			return nil, err
 		}
 		l.servers = servers
+		for _, s := range servers {
+			if len(s.unknown) > 0 {
+				l.log.Debug("mcp server has keys that are ignored", "server", cleanLabel(s.name), "keys", cleanLine(strings.Join(s.unknown, " "), errorText))
+			}
+		}
 	}
 	l.hideSecrets(c)
 	return l, nil

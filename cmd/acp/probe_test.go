@@ -46,6 +46,11 @@ func TestProbeFacts(t *testing.T) {
 	if len(r.Endings) != len(waysToEnd) {
 		t.Errorf("%+v", r.Endings)
 	}
+	for _, e := range r.Endings {
+		if strings.HasPrefix(e.Exit, "not tried") || e.Exit == "still running" || len(e.Left) > 0 {
+			t.Errorf("%+v", e)
+		}
+	}
 }
 
 func TestProbeGapsAndNoise(t *testing.T) {

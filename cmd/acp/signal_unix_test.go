@@ -98,8 +98,7 @@ func obliging(t *testing.T) []string {
 
 // stubborn does nothing of what it is asked.
 func stubborn(t *testing.T) []string {
-	return scenario(t, `{"ignore": ["SIGTERM"]}`, prompted, chunk("ready"), // ignored long before the first Ctrl-C
-		`{"stop_reading": true}`, `{"sleep_ms": 600000}`)
+	return scenario(t, `{"ignore": ["SIGTERM"]}`, prompted, chunk("ready"), `{"stop_reading": true}`, `{"sleep_ms": 600000}`)
 }
 
 func TestInterruptOnce(t *testing.T) {

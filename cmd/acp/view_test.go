@@ -198,12 +198,13 @@ func TestPainter(t *testing.T) {
 	for i := range 10 {
 		p.step(piece{kind: pieceText, s: fmt.Sprintf("line %d\n", i)})
 	}
-	p.step(piece{kind: pieceText, s: "a\tb"})
+	full := strings.Repeat("f", 60)
+	p.step(piece{kind: pieceText, s: full + "\n"}, piece{kind: pieceText, s: "a\tb"})
 	if g.status() == "" {
 		t.Error("no status line in a scrolled window")
 	}
 	p.step(piece{kind: pieceEndText}, piece{kind: pieceStatus})
-	want := "Hello, world\nnote\nline 0\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\nline 9\na       b"
+	want := "Hello, world\nnote\nline 0\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\nline 9\n" + full + "\na       b"
 	if got := g.text(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -314,7 +315,7 @@ func TestToolTap(t *testing.T) {
 		{call("2", `,"status":"completed"`), "read"},
 		{call("3", ``), "tool"},
 		{`{"method":"session/request_permission","params":{"toolCall":{"toolCallId":"3"}}}`, "read"},
-		{strings.Repeat("x", tapLine) + call("4", ``), "read"},
+		{call("4", `,"title":"`+strings.Repeat("x", tapLine)+`"`), "read"},
 		{call("5", `,"kind":"edit"`), "edit"},
 		{`{"method":"session/prompt"}`, ""},
 	} {
