@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -40,13 +41,14 @@ type loop struct {
 	status    *exitStatus // after the reap
 	tailText  string
 	tailEnded bool
-	gone      bool // the exit was observed
-	self      bool // and we had not asked for it
-	signalled bool // the group was told to end
-	mayReap   bool // the waiter was told that it may reap
-	eof       bool // the stream has ended
+	gone      bool          // the exit was observed
+	self      bool          // and we had not asked for it
+	signalled bool          // the group was told to end
+	mayReap   bool          // the waiter was told that it may reap
+	eof       bool          // the stream has ended
 	drainLeft time.Duration // of the drain bound, as of drainAt
 	drainAt   time.Time
+	drainRead int  // bytes read since the exit
 	drained   bool // given up: a descendant holds stdout
 
 	// The session.
@@ -103,8 +105,9 @@ type pending struct {
 const (
 	maxBacklog = 4 << 20 // SPEC 12: our answers and notifications that wait
 	drainBound = 5 * time.Second
-	exitWait   = 5 * time.Second // for the exit after the stream's end, during the start
-	statusWait = time.Second     // the same in a turn
+	drainMost  = 1<<20 + 4*largeBuf // bytes: the largest pipe, and what was on its way here
+	exitWait   = 5 * time.Second    // for the exit after the stream's end, during the start
+	statusWait = time.Second        // the same in a turn
 )
 
 func (l *loop) run() {
@@ -136,11 +139,13 @@ func (l *loop) step() {
 			cancelled = t.ctx.Done()
 		}
 	}
+	drains := inbox != nil || l.drainRead > drainMost
 	l.drain(true)
-	l.arm(inbox != nil)
+	l.arm(drains)
 	select {
 	case b := <-inbox:
 		l.cur, l.have = b, true
+		l.drainRead += min(len(b.lines), largeBuf)
 		l.now = b.at
 	case out <- next:
 		l.taken(next)
@@ -162,15 +167,16 @@ func (l *loop) step() {
 		l.tailEnded, l.tail = true, nil
 	case <-l.timer.C:
 	}
-	l.drain(inbox != nil)
+	l.drain(drains)
 	l.settle()
 }
 
 // drain counts the time since the last call against the drain bound, or leaves
-// it out: while a consumer holds the reader back the clock stands (SPEC 3). Our
-// own work counts, or a descendant that writes faster than we read would stop it.
+// it out: a consumer that holds the reader back holds this clock too (SPEC 3),
+// but not for more than what the runtime can have left behind. Our own work
+// counts, or a descendant that writes faster than we read would stop the clock.
 func (l *loop) drain(counts bool) {
-	if !l.gone || l.tearing {
+	if !l.draining() {
 		return
 	}
 	now := time.Now()
@@ -180,8 +186,11 @@ func (l *loop) drain(counts bool) {
 	l.drainAt = now
 }
 
+// draining reports that the exit was seen and the end of the stream was not.
+func (l *loop) draining() bool { return l.gone && !l.eof && !l.tearing }
+
 // arm sets the timer to the nearest deadline.
-func (l *loop) arm(reading bool) {
+func (l *loop) arm(drains bool) {
 	var by time.Time
 	nearer := func(t time.Time) {
 		if !t.IsZero() && (by.IsZero() || t.Before(by)) {
@@ -194,7 +203,7 @@ func (l *loop) arm(reading bool) {
 	if l.turn != nil {
 		nearer(l.turn.by)
 	}
-	if l.gone && reading && !l.tearing {
+	if drains && l.draining() {
 		nearer(l.drainAt.Add(l.drainLeft))
 	}
 	if by.IsZero() {
@@ -218,7 +227,7 @@ func (l *loop) settle() {
 	if due(l.writeBy) {
 		l.lose(fail(ErrPortExit, "writing to the agent failed", nil))
 	}
-	if l.gone && !l.eof && !l.tearing && l.drainLeft <= 0 {
+	if l.draining() && l.drainLeft <= 0 {
 		l.abandonStream()
 	}
 	if t := l.turn; t != nil && t.state != turnOver && due(t.by) {
@@ -308,7 +317,7 @@ func (l *loop) observeExit() {
 		return
 	}
 	// SPEC 3: the leader is still unreaped, so the group is still its own.
-	l.drainLeft, l.drainAt = drainBound, time.Now()
+	l.drainLeft, l.drainAt, l.drainRead = drainBound, time.Now(), 0
 	l.signal(true)
 	l.allowReap()
 }
@@ -333,12 +342,7 @@ func (l *loop) request(id int64, line []byte, reply chan<- answer) {
 }
 
 func (l *loop) forget(id int64) {
-	for i, p := range l.pending {
-		if p.id == id {
-			l.pending = append(l.pending[:i], l.pending[i+1:]...)
-			return
-		}
-	}
+	l.pending = slices.DeleteFunc(l.pending, func(p pending) bool { return p.id == id })
 }
 
 // enqueue hands an item to the writer when it is free. SPEC 12: what waits is

@@ -119,17 +119,17 @@ type peer struct {
 	proc                  *process
 	stdin, stdout, stderr *pipe
 	on                    map[string]func(w wire) // by method; none: it is left unanswered
-	onSignal              func(kill bool)
-	caps                  string // what initialize is answered with
-	id                    string // of the session that session/new makes
+	caps                  string                  // what initialize is answered with
+	id                    string                  // of the session that session/new makes
 
 	exited chan struct{}
 	status chan exitStatus
 
-	mu    sync.Mutex
-	order []string // what was done to the process
-	got   []wire
-	ended bool
+	mu       sync.Mutex
+	onSignal func(kill bool)
+	order    []string // what was done to the process
+	got      []wire
+	ended    bool
 }
 
 const (
@@ -169,7 +169,10 @@ func newPeer(t *testing.T) *peer {
 			default:
 			}
 			p.note(map[bool]string{true: "kill", false: "terminate"}[kill])
-			p.onSignal(kill)
+			p.mu.Lock()
+			f := p.onSignal
+			p.mu.Unlock()
+			f(kill)
 			return nil
 		},
 		exited: p.exited, mayReap: mayReap, reaped: reaped,
@@ -229,6 +232,13 @@ func (p *peer) handle(method string, f func(w wire)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.on[method] = f
+}
+
+// signalled sets what becomes of a signal.
+func (p *peer) signalled(f func(kill bool)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onSignal = f
 }
 
 // sent returns our messages of that method; "" are answers.
@@ -293,6 +303,20 @@ func js(s string) string {
 		panic(err)
 	}
 	return string(b)
+}
+
+// flood makes n requests whose answers have about 1 KiB each.
+func flood(n int) string {
+	return strings.TrimSuffix(strings.Repeat(request(floodID, "fs/x", `{}`)+"\n", n), "\n")
+}
+
+var floodID = `"` + strings.Repeat("x", 1000) + `"`
+
+// asksInVain makes the runtime one that asks and does not read: 4 MiB of
+// answers and more.
+func (p *peer) asksInVain() {
+	p.stdin.set(func() { p.stdin.stuck, p.stdin.room = true, 10 })
+	p.send(flood(4500))
 }
 
 // hangUp ends standard output and standard error; the process lives on.

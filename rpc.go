@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	smallBuf = 1 << 10  // what a reader holds while the runtime is silent
+	smallBuf = 512      // what a reader holds while the runtime is silent
 	largeBuf = 64 << 10 // a pipe's worth: what it reads into while the runtime talks
 	hugeLine = 1 << 20  // a line this long gets room for the bound at once
 )
@@ -115,8 +115,8 @@ func newLineReader(r io.Reader, max int, pool *bufPool) *lineReader {
 }
 
 // next reads until it has a whole line, a line above the bound, or the end of
-// the stream.
-func (r *lineReader) next() batch {
+// the stream. It fills b in place: the reader's stack stays small while it waits.
+func (r *lineReader) next(b *batch) {
 	for r.err == nil {
 		if r.end == len(*r.buf) { // the begun line fills it
 			old := r.buf
@@ -145,15 +145,16 @@ func (r *lineReader) next() batch {
 		}
 		over := len(trimCR((*r.buf)[cut:r.end])) > r.max
 		if over || cut > r.start || r.err != nil {
-			return r.handOver(cut, over)
+			r.handOver(b, cut, over)
+			return
 		}
 	}
-	return batch{err: r.err}
+	*b = batch{err: r.err}
 }
 
-// handOver makes a batch of the lines before cut and keeps what stands behind.
-func (r *lineReader) handOver(cut int, over bool) batch {
-	b := batch{over: over, err: r.err, buf: r.buf, max: r.max, pool: r.pool}
+// handOver puts the lines before cut into b and keeps what stands behind.
+func (r *lineReader) handOver(b *batch, cut int, over bool) {
+	*b = batch{over: over, err: r.err, buf: r.buf, max: r.max, pool: r.pool}
 	begun := (*r.buf)[cut:r.end]
 	if over {
 		begun = nil
@@ -169,7 +170,6 @@ func (r *lineReader) handOver(cut int, over bool) batch {
 	if len(b.lines) == 0 {
 		b.release()
 	}
-	return b
 }
 
 // renew continues the begun line at the front of another buffer.

@@ -19,7 +19,8 @@ const wireOver = "(over)"
 func collectLines(r *lineReader) ([]string, error) {
 	lines := []string{}
 	for {
-		b := r.next()
+		var b batch
+		r.next(&b)
 		for {
 			line, over, ok := b.line()
 			if !ok {
@@ -136,7 +137,8 @@ func TestLineReaderFails(t *testing.T) {
 	if !slices.Equal(got, []string{"a", "b"}) || err != failed {
 		t.Errorf("%q, %v, want a, b and the failure", got, err)
 	}
-	if b := r.next(); b.err != failed || b.lines != nil || b.over {
+	var b batch
+	if r.next(&b); b.err != failed || b.lines != nil || b.over {
 		t.Errorf("after the failure: %+v, want it again and nothing else", b)
 	}
 }
@@ -201,7 +203,8 @@ func TestReaderBuffers(t *testing.T) {
 		}
 		r := newLineReader(&tt.stream, 4<<20, new(bufPool))
 		for lines > 0 {
-			b := r.next()
+			var b batch
+			r.next(&b)
 			lines -= bytes.Count(b.lines, []byte("\n"))
 			b.release()
 		}
@@ -251,7 +254,8 @@ func TestLongLineMemory(t *testing.T) {
 			r := newLineReader(&endless{tt.line, strings.NewReader(tt.tail)}, max, new(bufPool))
 			got := []string{}
 			for {
-				b := r.next()
+				var b batch
+				r.next(&b)
 				for line, over, ok := b.line(); ok; line, over, ok = b.line() {
 					if line = bytes.TrimLeft(line, "x"); over {
 						t.Error("a line of a batch is over, want the batch")

@@ -439,8 +439,9 @@ func benchmarkScan(b *testing.B, size int, shapes bool) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for {
-		batch := r.next()
-		for line, _, ok := batch.line(); ok; line, _, ok = batch.line() {
+		var lines batch
+		r.next(&lines)
+		for line, _, ok := lines.line(); ok; line, _, ok = lines.line() {
 			if shapes {
 				if _, ok := sh.match(line); ok {
 					continue
@@ -454,8 +455,8 @@ func benchmarkScan(b *testing.B, size int, shapes bool) {
 				sh.learn(line, m.text)
 			}
 		}
-		batch.release()
-		if batch.err != nil {
+		lines.release()
+		if lines.err != nil {
 			break
 		}
 	}

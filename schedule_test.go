@@ -154,7 +154,7 @@ func (s *schedule) acts() []func() {
 		s.trouble(func() { s.stdin.set(func() { s.stdin.noReader = true }) }),
 		s.trouble(func() { s.stdin.set(func() { s.stdin.stuck = true }) }),
 		func() { s.stdin.set(func() { s.stdin.stuck = false }) },
-		s.trouble(func() { s.onSignal = func(bool) {} }),
+		s.trouble(func() { s.signalled(func(bool) {}) }),
 		s.trouble(func() {
 			for range 100 {
 				s.ask("fs/x", `{}`)
@@ -251,9 +251,9 @@ func TestSchedules(t *testing.T) {
 	}
 	t.Logf("-schedule.seed=%d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a schedule is no secret
-	n := 3000
+	n := 1000
 	if testing.Short() {
-		n = 300
+		n = 200
 	}
 	for range n {
 		script := make([]byte, rnd.IntN(40))

@@ -183,7 +183,8 @@ func (a *Adapter) attach(c *launch, m *meter, p *process) *Session {
 	rec := newRecorder(s)
 	inbox, out := make(chan batch, 1), make(chan outgo)
 	failed, tail := make(chan error, 1), make(chan string, 1)
-	s.serving.Go(func() { s.read(newLineReader(p.stdout, c.maxLine, &a.bufs), inbox, rec) })
+	lines := newLineReader(p.stdout, c.maxLine, &a.bufs)
+	s.serving.Go(func() { s.read(lines, inbox, rec) })
 	s.serving.Go(func() { s.write(p.stdin, out, failed, rec) })
 	s.serving.Go(func() { s.keepTail(p.stderr, tail, rec) })
 	l := &loop{
@@ -207,7 +208,8 @@ func (s *Session) now() time.Time { return s.start.Add(time.Since(s.start)) }
 // or its descriptor is closed.
 func (s *Session) read(r *lineReader, inbox chan<- batch, rec *recorder) {
 	for {
-		b := r.next()
+		var b batch
+		r.next(&b)
 		b.at = s.now()
 		rec.batch(&b)
 		err := b.err
@@ -243,7 +245,7 @@ func (s *Session) write(w io.WriteCloser, out <-chan outgo, failed chan<- error,
 
 const (
 	keepStderr  = 64 << 10 // SPEC 12
-	smallRead   = 1 << 10
+	smallRead   = 128
 	largeStderr = 32 << 10
 )
 
@@ -266,7 +268,7 @@ func (s *Session) keepTail(r io.Reader, tail chan<- string, rec *recorder) {
 			return
 		}
 		if n == len(buf) && n < largeStderr {
-			buf = make([]byte, largeStderr)
+			buf = make([]byte, 2*n)
 		}
 	}
 }

@@ -145,6 +145,16 @@ func (r *stage) began(prompt func(w wire)) {
 	r.start()
 }
 
+// look has the loop run f and waits for it; false: the session is over.
+func (r *stage) look(f func(l *loop)) bool {
+	done := make(chan struct{})
+	if !r.s.do(func(l *loop) { f(l); close(done) }) {
+		return false
+	}
+	<-done
+	return true
+}
+
 // An outcome is a turn that is over.
 type outcome struct {
 	res    Result

@@ -54,7 +54,6 @@ func (l *loop) teardown() {
 
 	// 6. The group, unconditionally, the leader still unreaped.
 	l.signal(true)
-	l.allowReap()
 
 	// 7. Standard output and the connection.
 	close(l.s.quit)
@@ -63,6 +62,7 @@ func (l *loop) teardown() {
 	l.lose(fail(ErrPortExit, "the session is stopped", nil))
 
 	// 8. Reap, and the end of standard error.
+	l.allowReap()
 	l.wait(time.Now().Add(reapBound), false, func() bool { return l.status != nil && l.tailEnded })
 
 	// 9. The pipes, and the source's directory when RunTurn has read it.

@@ -12,11 +12,11 @@ import (
 
 // stubborn makes a process that only a kill ends.
 func (r *stage) stubborn() {
-	r.onSignal = func(kill bool) {
+	r.signalled(func(kill bool) {
 		if kill {
 			r.exit("signal: killed", -1)
 		}
-	}
+	})
 }
 
 func (r *stage) wantOrder(want ...string) {
@@ -65,29 +65,29 @@ func TestTeardown(t *testing.T) {
 		{"no answer to session/close", silent, 2500 * time.Millisecond, ""},
 		{"neither", func(r *stage) { r.stubborn(); silent(r) }, 5 * time.Second, "outcome=grace elapsed"},
 		{"a wrapper ends at once, the runtime 400 ms later", func(r *stage) {
-			r.onSignal = func(kill bool) {
+			r.signalled(func(kill bool) {
 				if !kill {
 					r.die("signal: terminated", -1)
 					r.later(400*time.Millisecond, r.hangUp)
 				}
-			}
+			})
 		}, 400 * time.Millisecond, ""},
 		{"the stream ends and the leader lives on", func(r *stage) {
-			r.onSignal = func(kill bool) {
+			r.signalled(func(kill bool) {
 				r.hangUp()
 				if kill {
 					r.die("signal: killed", -1)
 				}
-			}
+			})
 		}, 5 * time.Second, "outcome=grace elapsed"},
 		{"standard error is held open", func(r *stage) {
-			r.onSignal = func(kill bool) {
+			r.signalled(func(kill bool) {
 				r.stdout.set(func() { r.stdout.noWriter = true })
 				r.die("signal: terminated", -1)
-			}
+			})
 		}, 2 * time.Second, ""},
 		{"everything is held open", func(r *stage) {
-			r.onSignal = func(kill bool) { r.die("signal: terminated", -1) }
+			r.signalled(func(kill bool) { r.die("signal: terminated", -1) })
 		}, 7 * time.Second, "outcome=grace elapsed"},
 	}
 	for _, tc := range tests {
@@ -140,14 +140,14 @@ func TestTeardownOfATurn(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		var told time.Duration
-		r.onSignal = func(kill bool) {
+		r.signalled(func(kill bool) {
 			if told == 0 {
 				told = time.Since(began)
 			}
 			if kill {
 				r.exit("signal: killed", -1)
 			}
-		}
+		})
 		wantTook(t, r.stopped(t.Context()), r.c.grace)
 		wantTook(t, told, 3750*time.Millisecond)
 		wantError(t, (<-over).err, ErrTurnCancelled)
@@ -214,7 +214,7 @@ func TestTeardownElsewhere(t *testing.T) {
 	t.Run("the stream was given up", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *stage) {
 			r.start()
-			r.onSignal = func(bool) {}
+			r.signalled(func(bool) {})
 			r.die("exit status 1", 1)
 			began := time.Now()
 			<-r.s.Done()
@@ -229,8 +229,7 @@ func TestTeardownElsewhere(t *testing.T) {
 		bubble(t, func(t *testing.T, r *stage) {
 			r.start()
 			r.stubborn()
-			r.stdin.set(func() { r.stdin.stuck = true })
-			r.send(strings.Repeat(request("1", "fs/x", `{}`)+"\n", 60_000))
+			r.asksInVain()
 			began := time.Now()
 			<-r.s.Done()
 			wantTook(t, time.Since(began), r.c.grace)
@@ -326,7 +325,7 @@ func TestKillOutlived(t *testing.T) {
 		r.began(nil)
 		over := r.goTurn(t.Context(), nil)
 		synctest.Wait()
-		r.onSignal = func(bool) {}
+		r.signalled(func(bool) {})
 		began := time.Now()
 		wantError(t, r.s.Stop(t.Context()), ErrPortExit, "outlived its kill")
 		wantTook(t, time.Since(began), r.c.grace+2*time.Second)

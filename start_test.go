@@ -49,12 +49,12 @@ func TestStartFails(t *testing.T) {
 		}, ErrPortExit, "exited before responding: exit status 9", 5*time.Second - 1},
 		{"the exit comes after them", func(r *stage, _ wire) {
 			r.hangUp()
-			r.onSignal = func(bool) {}
+			r.signalled(func(bool) {})
 			r.later(5*time.Second+1, func() { r.exit("exit status 9", 9) })
 		}, ErrPortExit, "agent connection ended before responding", 5*time.Second + 1},
 		{"a descendant holds the stream", func(r *stage, _ wire) {
 			r.say("bye\n")
-			r.onSignal = func(bool) {}
+			r.signalled(func(bool) {})
 			r.die("exit status 4", 4)
 		}, ErrPortExit, "exited before responding: exit status 4: bye", 7 * time.Second}, // the drain bound, then the tail's
 		{"no answer", func(r *stage, _ wire) { r.say("thinking\n") },
@@ -74,10 +74,8 @@ func TestStartFails(t *testing.T) {
 			ErrResponseError, "neither a result nor an error", 0},
 		{"a line over the bound", func(r *stage, _ wire) { r.send(strings.Repeat("x", r.c.maxLine+1)) },
 			ErrResponseError, "the agent sent a line over the bound", 0},
-		{"it asks and never reads", func(r *stage, _ wire) {
-			r.stdin.set(func() { r.stdin.stuck = true })
-			r.send(strings.Repeat(request("1", "fs/read_text_file", `{}`)+"\n", 60_000))
-		}, ErrPortExit, "the agent does not read what it is sent", 2500 * time.Millisecond}, // half of the window for the queue
+		{"it asks and never reads", func(r *stage, _ wire) { r.asksInVain() },
+			ErrPortExit, "the agent does not read what it is sent", 2500 * time.Millisecond}, // half of the window for the queue
 	}
 	for _, tc := range tests {
 		for _, phase := range phases {
@@ -267,11 +265,11 @@ func TestStartContext(t *testing.T) {
 			bubble(t, func(t *testing.T, r *stage) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				r.handle(phase, func(wire) { r.later(time.Second, func() { cancel(cause) }) })
-				r.onSignal = func(kill bool) {
+				r.signalled(func(kill bool) {
 					if kill {
 						r.exit("signal: killed", -1)
 					}
-				}
+				})
 				began := time.Now()
 				err := r.tryStart(ctx)
 				wantError(t, err, ErrTurnCancelled)

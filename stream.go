@@ -256,13 +256,17 @@ func (a *accumulated) add(text value, at time.Time) {
 	a.runes += more
 }
 
-// take empties the message and returns what it shows.
+// take empties the message and returns what it shows. It keeps the room for
+// small chunks only.
 func (a *accumulated) take() string {
 	if a.cut {
 		a.text = append(a.text, "…"...)
 	}
 	text := string(a.text)
 	a.text, a.runes, a.cut = a.text[:0], 0, false
+	if cap(a.text) > 2*maxMessage {
+		a.text = nil
+	}
 	return text
 }
 

@@ -62,7 +62,7 @@ const undrained = "the agent runtime exited before the session finished collecti
 // TestDrainBound: from an exit on, the end of the stream is awaited for 5 s.
 func TestDrainBound(t *testing.T) {
 	// A descendant outside the group holds the stream: no kill ends it.
-	held := func(r *stage) { r.onSignal = func(bool) {} }
+	held := func(r *stage) { r.signalled(func(bool) {}) }
 	given := func(t *testing.T, r *stage) {
 		t.Helper()
 		if n := r.log.count("WARN "+msgUndrained, "drain_bound=5s"); n != 1 {
@@ -224,32 +224,29 @@ func TestOverlong(t *testing.T) {
 // TestBacklog: exactly 4 MiB of answers may wait, and a prompt is not counted.
 func TestBacklog(t *testing.T) {
 	bubble(t, func(t *testing.T, r *stage) {
-		answer := len(encodeError(value("1"), methodNotFound, "method not found"))
-		r.begun(func(w wire) { r.stop(w, "end_turn") })
+		answer := len(encodeError(value(floodID), methodNotFound, "method not found"))
+		r.begun(nil)
 		r.stdin.set(func() { r.stdin.stuck, r.stdin.room = true, 10 })
-		ask := request("1", "fs/read_text_file", `{}`) + "\n"
 		fits := maxBacklog/answer + 1 // and one that the writer has
-		r.send(strings.TrimSuffix(strings.Repeat(ask, fits), "\n"))
+		r.send(flood(fits))
 		synctest.Wait()
-		var over <-chan outcome
-		go func() {
-			over = r.goTurn(t.Context(), nil)
-		}()
+		over := r.goTurn(t.Context(), nil)
 		synctest.Wait()
 		select {
 		case <-r.s.Done():
 			t.Fatal("the connection was given up too early")
+		case <-over:
+			t.Fatal("the turn was given up too early")
 		default:
 		}
-		r.send(strings.TrimSuffix(ask, "\n"))
+		r.send(flood(1))
 		o := <-over
 		wantError(t, o.err, ErrPortExit, "the agent does not read what it is sent")
-		for range 12 { // nor does what it goes on to ask for add up
-			r.send(strings.Repeat(ask, fits/5))
+		for range 2 { // nor does what it goes on to ask for add up
+			r.send(flood(fits / 4 * 3))
 			synctest.Wait()
-			var waiting int
-			r.s.do(func(l *loop) { waiting = l.outBytes })
-			if waiting > maxBacklog {
+			waiting := 0
+			if r.look(func(l *loop) { waiting = l.outBytes }); waiting > maxBacklog {
 				t.Errorf("%d bytes wait", waiting)
 			}
 		}
@@ -265,15 +262,15 @@ func TestLargePromptNoDeadlock(t *testing.T) {
 		r.stdout.set(func() { r.stdout.room = 4 << 10 })
 		go func() { // ends with the test: all it writes is read
 			out := end{pipe: r.stdout}
-			if _, err := out.Write([]byte(strings.Repeat(chunk("x")+"\n", 10_000))); err != nil {
+			if _, err := out.Write([]byte(strings.Repeat(chunk("x")+"\n", 2000))); err != nil {
 				t.Error(err)
 			}
 			r.stdout.set(func() { r.stdout.room = noLimit })
 			r.stdin.set(func() { r.stdin.stuck = false })
 		}()
-		res, err := r.s.RunTurn(t.Context(), strings.Repeat("x", 8<<20), nil)
+		res, err := r.s.RunTurn(t.Context(), strings.Repeat("x", 2<<20), nil)
 		wantError(t, err, "")
-		if res.ExitReason != TurnCompleted || len(r.sent("session/prompt")[0].raw) < 8<<20 {
+		if res.ExitReason != TurnCompleted || len(r.sent("session/prompt")[0].raw) < 2<<20 {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -356,7 +353,7 @@ func TestUsageWait(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *stage) {
 				r.begun(func(w wire) { r.answer(w, answer) })
-				r.s.do(func(*loop) {
+				r.look(func(*loop) {
 					r.s.meter = &meter{gauge: slowGauge{time.Now().Add(tc.figure)}, delay: 6 * time.Second}
 				})
 				ctx, cancel := context.WithCancel(t.Context())

@@ -13,7 +13,7 @@ import (
 // noGaps makes the session one whose first turn has no capability notice.
 func (r *stage) noGaps() {
 	r.t.Helper()
-	r.s.do(func(l *loop) { l.info.TokenCounts = true })
+	r.look(func(l *loop) { l.info.TokenCounts = true })
 }
 
 // begun starts a session without a capability notice.
@@ -77,7 +77,7 @@ func TestDisposition(t *testing.T) {
 		}, ErrPortExit, "exit status 3", time.Second - 1, true},
 		{"an exit after it", func(r *stage, _ wire) {
 			r.hangUp()
-			r.onSignal = func(bool) {}
+			r.signalled(func(bool) {})
 			r.later(time.Second+1, func() { r.exit("exit status 3", 3) })
 		}, ErrPortExit, "the agent connection was lost", time.Second, true},
 		{"a last line without newline, then an exit", func(r *stage, w wire) {
@@ -90,10 +90,8 @@ func TestDisposition(t *testing.T) {
 			r.stdout.set(func() { r.stdout.data = append(r.stdout.data, line[:len(line)-1]...) })
 			r.exit("exit status 0", 0)
 		}, ErrPortExit, "exit status 0", 0, true},
-		{"more than 4 MiB of answers wait", func(r *stage, _ wire) {
-			r.stdin.set(func() { r.stdin.stuck = true })
-			r.send(strings.Repeat(request("1", "fs/read_text_file", `{}`)+"\n", 60_000))
-		}, ErrPortExit, "the agent does not read what it is sent", 0, true},
+		{"more than 4 MiB of answers wait", func(r *stage, _ wire) { r.asksInVain() },
+			ErrPortExit, "the agent does not read what it is sent", 0, true},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -404,11 +402,11 @@ func TestRefusedTurns(t *testing.T) {
 		refused(t, r, ErrResponseError, "a turn is already in flight")
 		r.stop(prompt, "end_turn")
 		wantError(t, (<-over).err, "")
-		r.onSignal = func(kill bool) {
+		r.signalled(func(kill bool) {
 			if kill {
 				r.exit("signal: killed", -1)
 			}
-		}
+		})
 		go func() { _ = r.s.Stop(context.Background()) }()
 		synctest.Wait()
 		refused(t, r, ErrPortExit, "the session is stopped") // while it is

@@ -196,7 +196,7 @@ func (s *settings) config() (acp.Config, error) {
 		if err != nil {
 			return c, err
 		}
-		c.Argv = []string{self, embedded}
+		c.Argv = []string{self, embedded, "-plain"}
 	}
 	if s.ssh != "" {
 		c.SSH = &acp.SSH{Host: s.ssh, StrictHostKeyChecking: s.sshStrict, PassEnv: s.sshPassEnv}
