@@ -45,8 +45,11 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// fakeAgent builds the fake runtime once.
+// fakeAgent builds the fake runtime once, unless ACP_FAKEAGENT names one.
 var fakeAgent = sync.OnceValues(func() (string, error) {
+	if name := os.Getenv("ACP_FAKEAGENT"); name != "" {
+		return name, nil
+	}
 	name := filepath.Join(scratch, "fakeagent")
 	if runtime.GOOS == "windows" {
 		name += ".exe"

@@ -205,9 +205,9 @@ func TestGatedTools(t *testing.T) {
 	}
 }
 
-// TestManyRequests: every one of 10,000 is answered once, duplicates too, in
+// TestEveryRequestIsAnswered: every one of 10,000 is answered once, duplicates too, in
 // order, before the answer to the prompt is waited for.
-func TestManyRequests(t *testing.T) {
+func TestEveryRequestIsAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T, r *stage) {
 		var ids []string
 		r.begun(func(w wire) {

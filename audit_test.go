@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestWorkspace is SPEC 2.1, checked before anything is started and again
@@ -27,6 +29,8 @@ func TestWorkspace(t *testing.T) {
 		filepath.Join(dir, "none"): "the workspace cannot be used",
 		file:                       "the workspace is not a directory",
 		link:                       "the workspace is a symbolic link",
+		link + "/":                 "the workspace is a symbolic link",
+		link + "/.":                "the workspace is a symbolic link",
 	} {
 		for _, ssh := range []*SSH{nil, {Host: "host"}} {
 			_, err := new(Adapter).Start(t.Context(), Config{Workspace: workspace, Argv: []string{"none-such"}, SSH: ssh})
@@ -108,4 +112,93 @@ func TestRestarts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRedaction: text of the runtime in an error or a record is redacted.
+func TestRedaction(t *testing.T) {
+	const version = `{"protocolVersion":"hunter2"}`
+	const named = `{"protocolVersion":1,"agentInfo":{"name":"hunter2","version":"hunter2"},"authMethods":[{"id":"hunter2"}]}`
+	for what, caps := range map[string]string{"version": version, "names": named} {
+		for phase, answers := range map[string]func(r *stage, w wire){
+			"refused": func(r *stage, w wire) { r.refuse(w, `{"code":-32000,"message":"log in"}`) },
+			"created": func(r *stage, w wire) { r.answer(w, `{"sessionId":"s1"}`) },
+		} {
+			t.Run(what+" "+phase, func(t *testing.T) {
+				bubble(t, func(t *testing.T, r *stage) {
+					r.c.redact = func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") }
+					r.caps = caps
+					r.handle("session/new", func(w wire) { answers(r, w) })
+					r.handle("session/prompt", func(w wire) {
+						r.send(kind("hunter2", ""))
+						r.stop(w, "hunter2")
+					})
+					err := r.tryStart(t.Context())
+					if err == nil {
+						o := r.turn(t.Context())
+						if err = o.err; strings.Contains(o.res.StopReason, "hunter2") {
+							t.Error("in the stop reason")
+						}
+					}
+					if err == nil || strings.Contains(err.Error(), "hunter2") || r.log.count("hunter2") > 0 {
+						t.Errorf("%v\n%s", err, strings.Join(r.log.records, "\n"))
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestLossRecords: what is lost leaves a record (SPEC 13).
+func TestLossRecords(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do   func(t *testing.T, r *stage)
+		want []string
+	}{
+		"the connection between turns": {func(_ *testing.T, r *stage) { r.start(); r.exit("exit status 3", 3); <-r.s.Done() },
+			[]string{"WARN agent connection lost", "exit status 3", "session_id=s1"}},
+		"events between turns": {func(t *testing.T, r *stage) {
+			r.began(func(w wire) { r.stop(w, "end_turn") })
+			r.send(strings.Repeat("garbage\n", queueBound+7))
+			synctest.Wait()
+			r.turn(t.Context())
+		}, []string{"DEBUG events were dropped", "count=7"}},
+		"a capability at the start": {func(_ *testing.T, r *stage) { r.caps = `{"protocolVersion":1}`; r.start() },
+			[]string{"DEBUG agent capability lowered", "capability=agent version"}},
+		"a wait of the start": {func(t *testing.T, r *stage) { r.handle("session/new", nil); _ = r.tryStart(t.Context()) },
+			[]string{"DEBUG agent did not answer in time", "method=session/new"}},
+		"a turn's figure": {func(t *testing.T, r *stage) {
+			r.c.readTimeout = time.Second
+			r.began(func(w wire) { r.send(chunk("x")); r.stop(w, "end_turn") })
+			r.s.do(func(*loop) { r.s.meter = &meter{gauge: slowGauge{time.Now().Add(time.Hour)}, delay: 6 * time.Second} })
+			r.turn(t.Context())
+		}, []string{"DEBUG agent turn is not fully measured"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *stage) {
+				tc.do(t, r)
+				if n := r.log.count(tc.want...); n != 1 {
+					t.Errorf("%d records of %v\n%s", n, tc.want, strings.Join(r.log.records, "\n"))
+				}
+			})
+		})
+	}
+}
+
+// TestIDOutlivesTheConnection: the runtime created the session and was gone.
+func TestIDOutlivesTheConnection(t *testing.T) {
+	bubble(t, func(t *testing.T, r *stage) {
+		s, err := r.a.settleSource(t.Context(), r.c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.newSession(t.Context(), sessionParams{Servers: []any{}}); err != nil {
+			t.Fatal(err)
+		}
+		r.exit("exit status 0", 0)
+		<-s.Done()
+		s.ready(false, "", false)
+		if s.ID() != "s1" || r.log.count("INFO agent implementation", "session_id=s1") != 1 {
+			t.Errorf("the ID is %q", s.ID())
+		}
+	})
 }

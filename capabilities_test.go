@@ -39,7 +39,7 @@ func TestCapabilityNotice(t *testing.T) {
 				if (withheld == 1) != (tc.name == "a server withheld") {
 					t.Errorf("%d warnings", withheld)
 				}
-				if n := r.log.count("agent capability lowered"); n != 0 {
+				if n := r.log.count("WARN agent capability lowered"); n != 0 {
 					t.Errorf("%d records of a later lowering", n)
 				}
 			})

@@ -192,7 +192,7 @@ func TestSpawnFails(t *testing.T) {
 		{"no program", []string{garbage}, "", acp.ErrPortExit, syscall.ENOEXEC, garbage},
 		{"being written", []string{busy}, "", acp.ErrPortExit, syscall.ETXTBSY, busy},
 		{"over-long argument", []string{"/bin/true", strings.Repeat("x", 4<<20)}, "", acp.ErrPortExit, syscall.E2BIG, ""},
-		{"over-long list", append([]string{"/bin/true"}, slicesRepeat(strings.Repeat("y", 1<<16), 300)...), "", acp.ErrPortExit, syscall.E2BIG, ""},
+		{"over-long list", append([]string{"/bin/true"}, repeated(strings.Repeat("y", 1<<16), 300)...), "", acp.ErrPortExit, syscall.E2BIG, ""},
 		{"NUL", []string{"/bin/true", "a\x00b"}, "", acp.ErrPortExit, syscall.EINVAL, ""},
 	}
 	for _, test := range tests {
@@ -221,14 +221,6 @@ func TestSpawnFails(t *testing.T) {
 			}
 		})
 	}
-}
-
-func slicesRepeat(s string, n int) []string {
-	list := make([]string, n)
-	for i := range list {
-		list[i] = s
-	}
-	return list
 }
 
 // TestSpawnRefused: the system has no descriptor or no process left. The limits

@@ -299,6 +299,7 @@ func (l *loop) lose(err *Error) {
 	l.eofBy, l.writeBy = time.Time{}, time.Time{}
 	if l.lost == nil && !l.tearing {
 		l.lost, l.byEOF = err, l.eof
+		l.log.Warn("agent connection lost", "error", err.Message)
 	}
 	for _, p := range l.pending {
 		p.reply <- answer{err: errLost}
@@ -381,8 +382,12 @@ func (l *loop) taken(o outgo) {
 
 // lower notes that a capability is a gap from now on.
 func (l *loop) lower(entry *bool, label string) {
-	if *entry && l.noticed {
+	switch {
+	case !*entry:
+	case l.noticed:
 		l.log.Warn("agent capability lowered", "capability", label)
+	default: // the first turn will say it
+		l.log.Debug("agent capability lowered", "capability", label)
 	}
 	*entry = false
 }

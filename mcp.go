@@ -257,6 +257,9 @@ func secretTexts(servers []mcpServer, values []string) (secrets []string) {
 			values = append(values, p.Value)
 		}
 	}
+	for _, v := range values { // and its lines, which a log has one by one
+		values = slices.AppendSeq(values, strings.FieldsFuncSeq(v, func(r rune) bool { return r == '\n' || r == '\r' }))
+	}
 	for _, v := range values {
 		if len(v) < minSecret {
 			continue

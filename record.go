@@ -20,7 +20,7 @@ type recorder struct {
 	dead   chan struct{} // closed by the recorder's goroutine: it takes nothing more
 	spent  atomic.Int64  // nanoseconds waited so far
 	start  time.Time
-	log    *slog.Logger
+	log    atomic.Pointer[slog.Logger]
 	hide   func(string) string
 	errEnd []byte // the tail's: the begun line of standard error
 }
@@ -38,8 +38,9 @@ func newRecorder(s *Session) *recorder {
 		return nil
 	}
 	r := &recorder{
-		lines: make(chan entry, 64), dead: make(chan struct{}), start: s.start, log: s.log, hide: s.launch.redact,
+		lines: make(chan entry, 64), dead: make(chan struct{}), start: s.start, hide: s.launch.redact,
 	}
+	r.log.Store(s.log)
 	go r.write(w) // ends when lines is closed or the writer fails
 	return r
 }
@@ -77,9 +78,14 @@ func (r *recorder) line(dir string, line []byte) {
 	case <-r.dead:
 	case <-timer.C:
 	}
-	waited := int64(time.Since(began))
-	if was := r.spent.Add(waited) - waited; was < int64(patience) && was+waited >= int64(patience) {
-		r.log.Warn("transcript given up", "error", "its writer blocks")
+	r.spend(time.Since(began))
+}
+
+// spend takes from the patience. What uses it up gives the transcript up.
+func (r *recorder) spend(waited time.Duration) {
+	spent := r.spent.Add(int64(waited))
+	if was := spent - int64(waited); was < int64(patience) && spent >= int64(patience) {
+		r.log.Load().Warn("transcript given up", "error", "its writer blocks")
 	}
 }
 
@@ -134,11 +140,12 @@ func (r *recorder) write(w io.Writer) {
 			text := r.hide(*e.Line)
 			e.Line = &text
 		}
+		e.B64 = []byte(r.hide(string(e.B64)))
 		if r.spent.Load() >= int64(patience) {
 			return
 		}
 		if err := enc.Encode(e); err != nil {
-			r.log.Warn("transcript given up", "error", err)
+			r.log.Load().Warn("transcript given up", "error", err)
 			return
 		}
 	}
@@ -153,5 +160,6 @@ func (r *recorder) finish() {
 	select {
 	case <-r.dead:
 	case <-timer.C:
+		r.spend(patience)
 	}
 }

@@ -75,7 +75,7 @@ func TestTranscript(t *testing.T) {
 		r.c.record = &rec
 		r.c.redact = func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") }
 		r.began(func(w wire) {
-			r.send("garbage <&>\u2028", "bad \xff", `{"method":"x","params":"hunter2"}`, "", answerLine(w, `{"stopReason":"end_turn"}`))
+			r.send("garbage <&>\u2028", "bad hunter2 \xff", `{"method":"x","params":"hunter2"}`, "", answerLine(w, `{"stopReason":"end_turn"}`))
 			r.say("one hun")
 			synctest.Wait()
 			r.say("ter2\ntwo\nthree")
@@ -92,7 +92,7 @@ func TestTranscript(t *testing.T) {
 			case "session/new":
 				want = append(want, "recv "+answerLine(w, `{"sessionId":"s1"}`))
 			case "session/prompt":
-				want = append(want, "recv garbage <&>\u2028", "recv b64 bad \xff", `recv {"method":"x","params":"***"}`, "recv ", "recv "+answerLine(w, `{"stopReason":"end_turn"}`))
+				want = append(want, "recv garbage <&>\u2028", "recv b64 bad *** \xff", `recv {"method":"x","params":"***"}`, "recv ", "recv "+answerLine(w, `{"stopReason":"end_turn"}`))
 			case "session/close":
 				want = append(want, "recv "+answerLine(w, `{}`))
 			}
@@ -116,16 +116,16 @@ func TestTranscriptSecrets(t *testing.T) {
 		var rec transcript
 		r.c.record = &rec
 		r.c.servers = []mcpServer{{name: "a", kind: "stdio", command: "x",
-			env: []mcpPair{{"KEY", "s3cret"}, {"ODD", "a\"b\\<c"}}, headers: []mcpPair{{"H", "h3ader"}}}}
+			env: []mcpPair{{"KEY", "s3cret"}, {"ODD", "a\"b\\<c"}, {"PEM", "line-0\r\nline-1"}}, headers: []mcpPair{{"H", "h3ader"}}}}
 		r.c.hideSecrets(Config{})
 		r.handle("session/new", func(w wire) {
 			r.send("you said s3cret")
-			r.say(`and a"b\<c and h3ader` + "\n")
+			r.say(`and a"b\<c and h3ader` + "\nline-0\nline-1\n")
 			r.answer(w, `{"sessionId":"s1"}`)
 		})
 		r.start()
 		r.stopped(t.Context())
-		if got := rec.text.String(); strings.Contains(got, "s3cret") || strings.Contains(got, "<c") || strings.Contains(got, "h3ader") ||
+		if got := rec.text.String(); strings.Contains(got, "s3cret") || strings.Contains(got, "<c") || strings.Contains(got, "h3ader") || strings.Contains(got, "line-") ||
 			strings.Count(got, "[redacted]") < 4 {
 			t.Errorf("the transcript is\n%s", got)
 		}
@@ -156,21 +156,22 @@ func TestTranscriptGivenUp(t *testing.T) {
 		name   string
 		do     func(n int) error
 		slower time.Duration // the session, at most
+		knows  string        // the record
 	}{
 		{"a writer that blocks", func(n int) error {
 			if n > 3 {
 				time.Sleep(time.Hour)
 			}
 			return nil
-		}, time.Second},
-		{"a slow one", func(int) error { time.Sleep(10 * time.Millisecond); return nil }, time.Second},
+		}, time.Second, "session_id=s1"},
+		{"a slow one", func(int) error { time.Sleep(10 * time.Millisecond); return nil }, time.Second, "session_id=s1"},
 		{"one that fails", func(n int) error {
 			if n > 3 {
 				return io.ErrShortWrite
 			}
 			return nil
-		}, 0},
-		{"one that fails at once", func(int) error { return errors.New("disk full") }, 0},
+		}, 0, "pid="},
+		{"one that fails at once", func(int) error { return errors.New("disk full") }, 0, "pid="},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -192,7 +193,7 @@ func TestTranscriptGivenUp(t *testing.T) {
 				if took := time.Since(began); took > 3*tc.slower {
 					t.Errorf("the session took %v", took)
 				}
-				if n := r.log.count("WARN transcript given up"); n != 1 {
+				if n := r.log.count("WARN transcript given up", tc.knows); n != 1 {
 					t.Errorf("%d warnings", n)
 				}
 				time.Sleep(2 * time.Hour) // lets the writer go

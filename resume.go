@@ -38,6 +38,7 @@ func (s *Session) create(ctx context.Context) *Error {
 	if err != nil {
 		return s.fail(phaseResume, err)
 	}
+	s.id = c.resume
 	if !resumed {
 		if err := s.newSession(ctx, p); err != nil {
 			return s.fail("session/new", err)
@@ -57,6 +58,7 @@ func (s *Session) newSession(ctx context.Context, p sessionParams) error {
 		return fail(ErrResponseError, "session/new: the answer has no session ID", nil)
 	}
 	s.adapter.created.Store(creation{p.CWD, id}, time.Now())
+	s.id = id
 	s.do(func(l *loop) { l.setID(id) })
 	return nil
 }
@@ -70,20 +72,15 @@ func (s *Session) ready(resumed bool, why string, servers bool) {
 	case s.agent.close:
 		closer = "session/close"
 	}
-	id := make(chan string, 1)
-	if s.do(func(l *loop) {
+	s.do(func(l *loop) {
 		l.closer, l.servers, l.started = closer, servers, true
 		l.info.Resumed, l.info.Continuation = resumed, why
 		if !resumed && (s.launch.resume != "" || !s.agent.load && !s.agent.resume) {
 			l.lower(&l.info.SessionContinuation, "session continuation")
 		}
-		l.log = l.log.With("session_id", l.id)
-		id <- l.id
-	}) { // else lost meanwhile; the first turn will say so
-		s.id = <-id
-		s.log = s.log.With("session_id", s.id)
-		s.meter.open(s.id, s.launch.env)
-	}
+	}) // or it is lost meanwhile; the first turn will say so
+	s.log = s.log.With("session_id", s.id)
+	s.meter.open(s.id, s.launch.env)
 	s.launch.env = nil
 	s.log.Info("agent implementation", "name", s.agent.name, "version", s.agent.version)
 }
@@ -92,6 +89,12 @@ func (s *Session) ready(resumed bool, why string, servers bool) {
 func (l *loop) setID(id string) {
 	l.id = id
 	l.shape.forget()
+	if l.log = l.s.log; id != "" { // SPEC 13: from now on, every record
+		l.log = l.log.With("session_id", id)
+	}
+	if l.rec != nil {
+		l.rec.log.Store(l.log)
+	}
 }
 
 // resume continues the session that the configuration names, if the runtime

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -335,6 +336,7 @@ func hex4(b []byte) rune {
 // appendUnquoted appends what the string v spells, as encoding/json decodes it:
 // each byte that is no UTF-8 and each lone surrogate is U+FFFD.
 func appendUnquoted(dst []byte, v value) []byte {
+	dst = slices.Grow(dst, len(v)-2) // once, not at each escape
 	for raw := v[1 : len(v)-1]; ; {
 		plain, rest, escaped := bytes.Cut(raw, []byte{'\\'})
 		dst = appendValid(dst, plain)

@@ -141,6 +141,7 @@ func (s *Session) call(ctx context.Context, limit time.Duration, method string, 
 	case a := <-reply:
 		return a.result, a.err
 	case <-timer.C:
+		s.log.Debug("agent did not answer in time", "method", method)
 		err = errTimedOut
 	case <-ctx.Done():
 		err = fail(ErrTurnCancelled, msgStartCancelled, context.Cause(ctx))

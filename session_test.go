@@ -73,6 +73,8 @@ type stage struct {
 	c   *launch
 	log *logbook
 	s   *Session
+
+	prompt string // of every turn
 }
 
 // bubble runs f with a stage that is not started, and ends it.
@@ -95,7 +97,7 @@ func newStage(t *testing.T, a *Adapter) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &stage{peer: newPeer(t), a: a, log: &logbook{}}
+	r := &stage{peer: newPeer(t), a: a, log: &logbook{}, prompt: "do it"}
 	r.c = &launch{
 		workspace: dir, maxLine: 1 << 20,
 		readTimeout: 30 * time.Second, handshakeTimeout: time.Minute, grace: 5 * time.Second,
@@ -176,7 +178,7 @@ func (r *stage) goTurn(ctx context.Context, each func(Event)) <-chan outcome {
 	go func() {
 		var o outcome
 		began := time.Now()
-		o.res, o.err = r.s.RunTurn(ctx, "do it", func(ev Event) {
+		o.res, o.err = r.s.RunTurn(ctx, r.prompt, func(ev Event) {
 			o.events = append(o.events, ev)
 			if each != nil {
 				each(ev)

@@ -7,6 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// widen doubles the pipe of standard output, so that the runtime and we need not
+// stop for each other at every 64 KiB. More would use up, with a few hundred
+// sessions, what the kernel lets one user have in pipes.
+func widen(f *os.File) {
+	_, _ = unix.FcntlInt(f.Fd(), unix.F_SETPIPE_SZ, 2*largeBuf) // on failure it stays as it was
+}
+
 // watch tells of one child's exit without reaping it: through a pidfd, which
 // waits in the runtime's poller and costs no thread.
 type watch struct {

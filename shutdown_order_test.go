@@ -306,6 +306,16 @@ func TestHurriedStop(t *testing.T) {
 			wantTook(r.t, first, 2*time.Second)
 		})
 	})
+	t.Run("the kill is waited for all the same", func(t *testing.T) {
+		setUp(t, func(r *stage) {
+			r.signalled(func(kill bool) {
+				if kill {
+					r.later(time.Second, func() { r.exit("signal: killed", -1) })
+				}
+			})
+			wantTook(r.t, r.stopped(ctx(r, time.Second)), 2*time.Second)
+		})
+	})
 	t.Run("done at the call", func(t *testing.T) {
 		setUp(t, func(r *stage) {
 			wantTook(r.t, r.stopped(ctx(r, 0)), 0)

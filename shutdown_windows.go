@@ -20,6 +20,8 @@ import (
 // closeUnblocks says that a pipe end may be closed under a blocked read or write.
 const closeUnblocks = false
 
+func widen(*os.File) {}
+
 // group is a job object with the leader and all its descendants. The leader's
 // number cannot be recycled before its handle, held by os.Process, is released.
 type group struct {

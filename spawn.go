@@ -68,6 +68,7 @@ func spawn(ctx context.Context, argv []string, dir string, env []string, log *sl
 	cmd := exec.Command(argv[0], argv[1:]...) // #nosec G204 -- running the configured command is the purpose
 	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	widen(theirs[1])
 	g, failure := start(ctx, cmd, log)
 	closeAll(theirs)
 	if failure != nil {

@@ -163,7 +163,7 @@ func checkWorkspace(dir string) *Error {
 	case !filepath.IsAbs(dir):
 		return bad("the workspace is not an absolute path", nil)
 	}
-	fi, err := os.Lstat(dir)
+	fi, err := os.Lstat(filepath.Clean(dir)) // behind a slash at its end a link would be followed
 	switch {
 	case err != nil:
 		return bad("the workspace cannot be used", err)
@@ -243,11 +243,13 @@ func (a *Adapter) handshake(ctx context.Context, c *launch, src source) (*Sessio
 	if cerr != nil {
 		return nil, s.fail("initialize", cerr)
 	}
-	s.agent = parseAgent(raw)
+	s.agent = parseAgent(raw, c.redact)
 	if s.agent.version1 {
 		s.do(func(l *loop) {
 			l.info.AgentName, l.info.AgentVersion = s.agent.name, s.agent.version
-			l.info.VersionKnown = s.agent.known
+			if !s.agent.known {
+				l.lower(&l.info.VersionKnown, "agent version")
+			}
 			if src != nil {
 				l.info.Source = src.agent()
 			}
@@ -299,7 +301,8 @@ type agentInfo struct {
 	load, resume, close, delete, http, sse bool
 }
 
-func parseAgent(answer value) agentInfo {
+func parseAgent(answer value, redact func(string) string) agentInfo {
+	label := func(s string) string { return cleanLabel(redact(s)) }
 	info, caps := answer.get("agentInfo"), answer.get("agentCapabilities")
 	sess, mcp := caps.get("sessionCapabilities"), caps.get("mcpCapabilities")
 	a := agentInfo{
@@ -307,11 +310,11 @@ func parseAgent(answer value) agentInfo {
 		load: caps.get("loadSession").yes(), resume: sess.get("resume").has(),
 		close: sess.get("close").has(), delete: sess.get("delete").has(),
 		http: mcp.get("http").yes(), sse: mcp.get("sse").yes(),
-		methods: authMethods(answer.get("authMethods")), protocol: "none",
+		methods: authMethods(answer.get("authMethods"), label), protocol: "none",
 	}
-	a.name, a.version = cleanLabel(a.rawName), cleanLabel(info.get("version").str())
+	a.name, a.version = label(a.rawName), label(info.get("version").str())
 	if v := answer.get("protocolVersion"); v.has() {
-		a.protocol = cleanLabel(string(v))
+		a.protocol = label(string(v))
 		n, err := strconv.ParseFloat(string(v), 64)
 		a.version1 = err == nil && n == protocolVersion
 	}
@@ -319,10 +322,10 @@ func parseAgent(answer value) agentInfo {
 }
 
 // authMethods lists the offered methods for a person, SPEC 12: 16 at most.
-func authMethods(list value) string {
+func authMethods(list value, label func(string) string) string {
 	var names []string
 	for _, m := range list.each {
-		name, id := cleanLabel(m.get("name").str()), cleanLabel(m.get("id").str())
+		name, id := label(m.get("name").str()), label(m.get("id").str())
 		switch {
 		case name == "" || name == id:
 			name = id

@@ -1,6 +1,9 @@
 package acp
 
-import "time"
+import (
+	"bytes"
+	"time"
+)
 
 // The texts that SPEC 4 fixes.
 const (
@@ -47,10 +50,10 @@ func (l *loop) line(line []byte) {
 // soundID reports that an id is absent, null, a string or a number, and short.
 func soundID(id value) bool {
 	switch id.kind() {
-	case 0, 'n', '"', '0':
+	case 0, 'n', '0':
 		return len(id) <= maxID
 	}
-	return false
+	return id.kind() == '"' && !tooLong(id)
 }
 
 func blank(line []byte) bool {
@@ -181,8 +184,8 @@ func (l *loop) updateEvent(ev Event) {
 }
 
 func (l *loop) otherMessage(what string) bool {
-	if t := l.turn; l.inTurn() && what == "reasoning block" {
-		t.showed = true
+	if what == "reasoning block" {
+		l.showed()
 	}
 	l.updateEvent(Event{Type: OtherMessage, Message: what})
 	return true
@@ -194,6 +197,7 @@ func (l *loop) messageChunk(line []byte, m *message) bool {
 	case m.content.kind() != '{' || m.contentType.kind() != '"':
 		return false
 	case !m.contentType.is("text"):
+		l.showed()
 		l.updateEvent(Event{Type: Malformed, Message: msgNotText})
 		return true
 	case m.text.kind() != '"':
@@ -254,6 +258,9 @@ func (a *accumulated) add(text value, at time.Time) {
 	var more int
 	a.text, more, a.cut = appendClean(a.text, text, maxMessage-a.runes)
 	a.runes += more
+	if cap(a.text) > largeBuf { // a long chunk's
+		a.text = bytes.Clone(a.text)
+	}
 }
 
 // take empties the message and returns what it shows. It keeps the room for
@@ -280,5 +287,5 @@ func (l *loop) logUnknown(msg, key string, name value) {
 		l.seenNames = make(map[string]struct{})
 	}
 	l.seenNames[string(name)] = struct{}{}
-	l.log.Debug(msg, key, cleanLabel(string(name)))
+	l.log.Debug(msg, key, cleanLabel(l.cfg.redact(string(name))))
 }

@@ -98,6 +98,8 @@ func TestStreamTable(t *testing.T) {
 		{"nested too deep", `{"method":"x","params":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`, []string{noMessage}},
 		{"a request id of 1,024 bytes", `{"id":` + strings.Repeat("1", 1024) + `,"method":"fs/x"}`, []string{"malformed " + msgNoSuchMethod}},
 		{"one of more", `{"id":` + strings.Repeat("1", 1025) + `,"method":"fs/x"}`, []string{noMessage}},
+		{"one of 1,024 bytes, quoted", `{"id":"` + strings.Repeat("x", 1024) + `","method":"fs/x"}`, []string{"malformed " + msgNoSuchMethod}},
+		{"one of more, quoted", `{"id":"` + strings.Repeat("x", 1025) + `","method":"fs/x"}`, []string{noMessage}},
 		{"a toolCallId of 1,024 bytes", kind("tool_call_update", `,"status":"failed","toolCallId":"`+strings.Repeat("x", 1024)+`"`), []string{"tool_result other 0s failed"}},
 		{"one of more", kind("tool_call_update", `,"status":"failed","toolCallId":"`+strings.Repeat("x", 1025)+`"`), []string{unknown}},
 		{"a messageId of 1,024 bytes, escaped", update(`{"sessionUpdate":"agent_message_chunk","messageId":"` + strings.Repeat(`\u0041`, 1024) + `","content":{"type":"text","text":"x"}}`), []string{alive, "notification x"}},
@@ -315,4 +317,41 @@ func TestUnknownNamesAreBounded(t *testing.T) {
 			t.Errorf("%d records", n)
 		}
 	}, lines...)
+}
+
+// TestShown: what a turn brings that shows the model (SPEC 9).
+func TestShown(t *testing.T) {
+	for name, tc := range map[string]struct {
+		line string
+		want bool
+	}{
+		"a text chunk":            {chunk("x"), true},
+		"a chunk that is no text": {kind("agent_message_chunk", `,"content":{"type":"image","data":"x"}`), true},
+		"a thought":               {kind("agent_thought_chunk", `,"content":{"type":"text","text":"x"}`), true},
+		"a tool call":             {kind("tool_call", `,"toolCallId":"1","title":"x"`), true},
+		"a permission's tool call": {request("1", "session/request_permission",
+			`{"toolCall":{"toolCallId":"1"},"options":[`+option("n", "reject_once")+`]}`), true},
+		"a permission without one": {request("1", "session/request_permission", `{"options":[`+option("n", "reject_once")+`]}`), false},
+		"a plan":                   {kind("plan", `,"entries":[]`), false},
+		"nothing":                  {"", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said(t, func(t *testing.T, _ *stage, o outcome) {
+				if o.res.Unaccounted != tc.want {
+					t.Errorf("unaccounted %v", o.res.Unaccounted)
+				}
+			}, tc.line)
+		})
+	}
+}
+
+// TestLongChunkMemory: a long chunk leaves no more than is shown of it.
+func TestLongChunkMemory(t *testing.T) {
+	said(t, func(t *testing.T, r *stage, _ outcome) {
+		kept := make(chan int, 1)
+		r.s.do(func(l *loop) { kept <- cap(l.msg.text) })
+		if n := <-kept; n > largeBuf {
+			t.Errorf("%d bytes are kept", n)
+		}
+	}, chunk(strings.Repeat("x", 900_000)))
 }

@@ -71,6 +71,7 @@ func (t *toolTable) end(e *list.Element) {
 
 // noteTool begins or updates the call that a message names, and returns it.
 func (l *loop) noteTool(id, kind value, fresh bool) *list.Element {
+	l.showed()
 	l.scratch = appendUnquoted(l.scratch[:0], id)
 	e, overflow := l.tools.begin(l.scratch, l.now, fresh)
 	if overflow {
@@ -86,9 +87,6 @@ func (l *loop) noteTool(id, kind value, fresh bool) *list.Element {
 func (l *loop) toolUpdate(m *message, isCall bool) {
 	if l.replay != nil {
 		return
-	}
-	if l.inTurn() {
-		l.turn.showed = true
 	}
 	e := l.noteTool(m.toolCallID, m.toolKind, isCall)
 	failed := m.status.is("failed")

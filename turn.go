@@ -104,7 +104,7 @@ type textBlock struct {
 // conclude reads the outcome, waits for the turn's usage figure and ends the
 // turn's events.
 func (s *Session) conclude(t *turn, ev *Event, send func(EventType, string)) (Result, error) {
-	stop, quota, err := t.outcome()
+	stop, quota, err := t.outcome(s.launch.redact)
 	res := Result{SessionID: ev.SessionID, ExitReason: exitReason(err), StopReason: stop, Refused: t.refused}
 	s.measure(t, quota, &res, func(u Usage, model string) {
 		ev.Usage, ev.Model = u, model
@@ -135,6 +135,9 @@ func (s *Session) measure(t *turn, quota int64, res *Result, report func(Usage, 
 	}
 	r := s.meter.turn(ctx, spent{showed: t.showed, answered: t.answered, bound: quota}, limit)
 	res.Usage, res.Measured, res.Unaccounted = r.usage, r.measured, r.unaccounted
+	if r.unaccounted && s.meter.gauge != nil {
+		s.log.Debug("agent turn is not fully measured")
+	}
 	if r.dropped {
 		s.dropSource()
 	}
@@ -156,12 +159,16 @@ func exitReason(err *Error) EventType {
 }
 
 // outcome obeys SPEC 3's table. The first cause decides, whatever the answer.
-func (t *turn) outcome() (stop string, quota int64, err *Error) {
+func (t *turn) outcome(redact func(string) string) (stop string, quota int64, err *Error) {
 	if t.answer.err == nil {
-		stop = t.answer.result.get("stopReason").str()
+		reason := t.answer.result.get("stopReason")
+		if stop = reason.str(); reason.has() && reason.kind() != '"' {
+			stop = reason.compact()
+		}
 		quota = quotaBound(t.answer.result)
-		err = stopError(stop)
-		stop = cleanLabel(stop)
+		shown := cleanLabel(redact(stop))
+		err = stopError(stop, shown)
+		stop = shown
 	} else {
 		err = promptError(t.answer.err)
 	}
@@ -178,7 +185,7 @@ func promptError(err error) *Error {
 	return fail(ErrResponseError, "session/prompt: "+err.Error(), nil)
 }
 
-func stopError(stop string) *Error {
+func stopError(stop, shown string) *Error {
 	switch stop {
 	case "end_turn":
 		return nil
@@ -193,7 +200,7 @@ func stopError(stop string) *Error {
 	case "":
 		return fail(ErrTurnOutcomeUnknown, "the answer to the prompt has no stop reason", nil)
 	}
-	return fail(ErrTurnOutcomeUnknown, "unknown stop reason: "+cleanLabel(stop), nil)
+	return fail(ErrTurnOutcomeUnknown, "unknown stop reason: "+shown, nil)
 }
 
 // refusal is the error of a turn on a session that is over.
@@ -205,6 +212,13 @@ func (e *epilogue) refusal() *Error {
 }
 
 func droppedNotice(n int) string { return fmt.Sprintf("%d events were dropped between turns", n) }
+
+func (l *loop) takeDropped() (n int) {
+	if n, l.queue.dropped = l.queue.dropped, 0; n > 0 {
+		l.log.Debug("events were dropped", "count", n)
+	}
+	return n
+}
 
 // begin takes a turn into the session, or refuses it.
 func (l *loop) begin(t *turn) {
@@ -250,8 +264,7 @@ func (l *loop) openTurn() {
 			Message: "this session started with a declared capability gap in: " + gaps})
 	}
 	l.noticed = true
-	if n := l.queue.dropped; n > 0 {
-		l.queue.dropped = 0
+	if n := l.takeDropped(); n > 0 {
 		l.deliver(Event{Type: Notification, Time: l.s.now(), Message: droppedNotice(n)})
 	}
 	if queued := l.queue.take(); queued != nil {
@@ -324,8 +337,7 @@ func (l *loop) finish(a answer) {
 	t.answer = a
 	if t.state != turnWaiting {
 		l.flushMessage()
-		t.late, t.dropped = l.queue.take(), l.queue.dropped
-		l.queue.dropped = 0
+		t.late, t.dropped = l.queue.take(), l.takeDropped()
 	}
 	if t.sent && !t.answered {
 		l.openPrompt = t.id
@@ -363,6 +375,13 @@ func (l *loop) emit(ev Event) {
 // inTurn reports that what the runtime says belongs to the turn in flight.
 func (l *loop) inTurn() bool {
 	return l.turn != nil && (l.turn.state == turnOpen || l.turn.state == turnEnding)
+}
+
+// showed notes that the turn in flight, if any, brought something of the model.
+func (l *loop) showed() {
+	if l.inTurn() {
+		l.turn.showed = true
+	}
 }
 
 // deliver adds an event to the batch for RunTurn.

@@ -230,6 +230,7 @@ func TestBacklog(t *testing.T) {
 		fits := maxBacklog/answer + 1 // and one that the writer has
 		r.send(flood(fits))
 		synctest.Wait()
+		r.prompt = strings.Repeat("x", 2*answer)
 		over := r.goTurn(t.Context(), nil)
 		synctest.Wait()
 		select {
@@ -250,6 +251,18 @@ func TestBacklog(t *testing.T) {
 				t.Errorf("%d bytes wait", waiting)
 			}
 		}
+	})
+}
+
+// TestBacklogDrains: what was read does not count.
+func TestBacklogDrains(t *testing.T) {
+	bubble(t, func(t *testing.T, r *stage) {
+		r.begun(func(w wire) { r.stop(w, "end_turn") })
+		for range 5 {
+			r.send(flood(1000))
+			synctest.Wait()
+		}
+		wantError(t, r.turn(t.Context()).err, "")
 	})
 }
 

@@ -50,7 +50,7 @@ func TestDisposition(t *testing.T) {
 		{"an empty value", stop(""), ErrTurnOutcomeUnknown, "", 0, false},
 		{"a result of null", answer(`null`), ErrTurnOutcomeUnknown, "", 0, false},
 		{"a result that is no object", answer(`[1]`), ErrTurnOutcomeUnknown, "", 0, false},
-		{"a stop reason that is no string", answer(`{"stopReason":17}`), ErrTurnOutcomeUnknown, "", 0, false},
+		{"a stop reason that is no string", answer(`{"stopReason":17}`), ErrTurnOutcomeUnknown, ": 17", 0, false},
 		{"an answer whose id is a string", func(r *stage, w wire) {
 			r.send(`{"id":"` + string(w.ID) + `","result":{"stopReason":"end_turn"}}`)
 		}, "", "", 0, false},

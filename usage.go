@@ -80,6 +80,9 @@ func program(word string) string {
 // bound on what the turn spent; 0: none was named.
 func quotaBound(result value) int64 {
 	count := result.get("_meta").get("quota").get("token_count")
+	if !count.has() {
+		return 0
+	}
 	tokens := func(key string) int64 {
 		n, err := strconv.ParseInt(string(count.get(key)), 10, 64)
 		if err != nil { // another type; what the other says remains a bound
