@@ -229,7 +229,7 @@ type Event struct {
 	Time      time.Time // when its line was read; lines of one read share it
 	SessionID string
 	PID       int
-	Message   string // at most 500 runes and an ellipsis; empty for a mere sign of life
+	Message   string // bounded; a reply is cut to 500 runes; empty for a mere sign of life
 	Text      string // a text chunk's own text, with Config.ChunkText
 
 	ToolName     string // ToolResult: one of the ten tool kinds

@@ -158,11 +158,17 @@ func wantKind(t interface {
 // others cannot have one; their parent can.
 func census(t *testing.T) {
 	t.Helper()
+	watchdog(t)
+	leaks(t)
+}
+
+// leaks is the census without a watchdog.
+func leaks(t *testing.T) {
+	t.Helper()
 	if _, err := fakeAgent(); err != nil { // so that its build is not counted
 		t.Fatal(err)
 	}
 	warmUp(t)
-	watchdog(t)
 	counts := map[string]func() []string{
 		"goroutines":        goroutines,
 		"descriptors":       descriptors,

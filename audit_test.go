@@ -202,3 +202,20 @@ func TestIDOutlivesTheConnection(t *testing.T) {
 		}
 	})
 }
+
+// TestHalfLine: where the front of what is kept is not the front of its line, a
+// secret may have lost its first half, and the hook would not know it.
+func TestHalfLine(t *testing.T) {
+	hide := func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") }
+	for kept, want := range map[string]string{
+		"ter2 is the key\nthe end": wordsStart + "the end",
+		"ter2\n\nhunter2\n":        wordsStart + "***",
+	} {
+		if got := lastWords([]byte(kept), true, hide); got != want {
+			t.Errorf("of %q remains %q, want %q", kept, got, want)
+		}
+	}
+	if got := lastWords([]byte("front\nthe end"), false, hide); got != "front | the end" {
+		t.Errorf("a whole output became %q", got)
+	}
+}

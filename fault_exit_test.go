@@ -3,6 +3,7 @@ package acp_test
 import (
 	"context"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,13 +14,21 @@ import (
 	"github.com/sortie-ai/acp"
 )
 
+// killedStatus is how a killed process ended.
+func killedStatus() string {
+	if runtime.GOOS == "windows" {
+		return "exit status 1"
+	}
+	return "signal: killed"
+}
+
 // TestExits: the runtime exits, or is killed, before, during and after each
 // phase of a session.
 func TestExits(t *testing.T) {
 	var rows []fault
 	for _, way := range []struct{ step, status string }{
 		{`{"exit":0}`, "exit status 0"}, {`{"exit":3}`, "exit status 3"}, {`{"exit":127}`, "exit status 127"},
-		{`{"kill_self":true}`, "signal: killed"},
+		{`{"kill_self":true}`, killedStatus()},
 	} {
 		early := want{kind: acp.ErrPortExit, text: "the agent runtime exited before responding: " + way.status, to: 4 * time.Second}
 		lost := want{kind: acp.ErrPortExit, text: "the agent connection was lost: " + way.status}
@@ -100,8 +109,8 @@ func TestAnswerThenExit(t *testing.T) {
 		{"a line", []string{prompted, send(chunk("done")), ended, `{"exit":0}`}, 50, 0, 0, "done"},
 		{"without a newline", []string{prompted, send(chunk("done")), final + `,"eol":""}`, `{"exit":3}`}, 50, 0, 0, "done"},
 		{"killed", []string{prompted, send(chunk("done")), ended, `{"kill_self":true}`}, 20, 0, 0, "done"},
-		// 600 chunks of 110 bytes fill the pipe, and what takes 10 ms each takes
-		// longer than the stream is waited for behind an exit.
+		// 600 chunks of 110 bytes are 64 KiB, and at 10 ms each they take longer than
+		// the stream is waited for behind an exit.
 		{"a slow consumer", []string{prompted, sendSeq(600, chunk("x")), ended, `{"exit":0}`}, 2, 10 * time.Millisecond,
 			6 * time.Second, strings.Repeat("x", 600)},
 	}

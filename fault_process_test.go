@@ -17,8 +17,6 @@ import (
 // The faults of processes: stopped ones, descendants, what escapes and what
 // others do to them. They need to look at processes, so they run on Linux alone.
 
-const killed = `{"kill_self":true}`
-
 // TestStopped: a runtime that was stopped is told to end, and its own handler of
 // the graceful signal runs.
 func TestStopped(t *testing.T) {

@@ -312,6 +312,9 @@ var (
 	ended         = stopReason("end_turn")
 )
 
+// killed dies of SIGKILL.
+const killed = `{"kill_self":true}`
+
 // idle lives until it is killed or told to end.
 const idle = `{"sleep_ms":60000}`
 

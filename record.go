@@ -38,7 +38,7 @@ func newRecorder(s *Session) *recorder {
 		return nil
 	}
 	r := &recorder{
-		lines: make(chan entry, 64), dead: make(chan struct{}), start: s.start, hide: s.launch.redact,
+		lines: make(chan entry, 8), dead: make(chan struct{}), start: s.start, hide: s.launch.redact,
 	}
 	r.log.Store(s.log)
 	go r.write(w) // ends when lines is closed or the writer fails

@@ -50,6 +50,7 @@ func TestResolve(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("PATH", tt.path)
+			t.Setenv("NoDefaultCurrentDirectoryInExePath", "1") // Windows would look there ahead of it
 			if tt.godebug != "" {
 				t.Setenv("GODEBUG", tt.godebug)
 			}

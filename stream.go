@@ -258,22 +258,18 @@ func (a *accumulated) add(text value, at time.Time) {
 	var more int
 	a.text, more, a.cut = appendClean(a.text, text, maxMessage-a.runes)
 	a.runes += more
-	if cap(a.text) > largeBuf { // a long chunk's
+	if cap(a.text) > 4*maxMessage { // it had to hold a long chunk
 		a.text = bytes.Clone(a.text)
 	}
 }
 
-// take empties the message and returns what it shows. It keeps the room for
-// small chunks only.
+// take empties the message and returns what it shows.
 func (a *accumulated) take() string {
 	if a.cut {
 		a.text = append(a.text, "…"...)
 	}
 	text := string(a.text)
 	a.text, a.runes, a.cut = a.text[:0], 0, false
-	if cap(a.text) > 2*maxMessage {
-		a.text = nil
-	}
 	return text
 }
 

@@ -69,7 +69,10 @@ func clean(b []byte, limit int, lines bool) (n, runes int, cut bool) {
 		if runes == limit {
 			return n, runes, true
 		}
-		n += copy(b[n:], b[i:i+size])
+		if n < i { // something before it was left out
+			copy(b[n:], b[i:i+size])
+		}
+		n += size
 		runes++
 		i += size
 	}
