@@ -35,7 +35,7 @@ type fault struct {
 	after  func(*faultRun) // behind Stop, or behind the failed start
 }
 
-// want is how a call ends. The upper bound of its duration has a second of slack.
+// want is how a call ends. The upper bound of its duration has slack.
 type want struct {
 	none     bool // there is no such call
 	kind     acp.ErrorKind

@@ -221,7 +221,7 @@ func (l *loop) settle() {
 	}
 	now := time.Now()
 	due := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
-	if l.eof && !l.have && (l.tearing || l.status != nil && l.tailEnded || due(l.eofBy)) {
+	if l.eof && (l.tearing || l.status != nil && l.tailEnded || due(l.eofBy)) {
 		l.lose(l.lossError())
 	}
 	if due(l.writeBy) {

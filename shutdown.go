@@ -102,7 +102,7 @@ func (l *loop) closeSession(bound time.Time) {
 }
 
 // streamOver reports that all of standard output was handled.
-func (l *loop) streamOver() bool { return l.eof && !l.have || l.drained }
+func (l *loop) streamOver() bool { return l.eof || l.drained }
 
 // signal tells the group to end, or kills it: never after the reap was allowed,
 // when the group's number may be another's.

@@ -93,7 +93,7 @@ func TestDrainBound(t *testing.T) {
 			if r.log.count(msgUndrained) > 0 {
 				t.Error("given up before the bound")
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 			given(t, r)
 		})
