@@ -47,6 +47,7 @@ func benchTurns(b *testing.B, says string, n, turns int) {
 	b.ReportMetric(r[2]["msg/s"]/r[0]["msg/s"], "x-lines")
 	b.ReportMetric(r[2]["msg/s"]/r[1]["msg/s"], "x-valid")
 	b.ReportMetric(r[2]["allocs/msg"], "allocs/msg")
+	b.ReportMetric(r[0]["peak-MiB"], "lines-peak-MiB")
 	b.ReportMetric(r[2]["peak-MiB"], "peak-MiB")
 }
 

@@ -259,11 +259,13 @@ func (l *loop) openTurn() {
 	t := l.turn
 	t.by = time.Time{}
 	l.flushMessage()
-	if gaps := l.info.gaps(); !l.noticed && gaps != "" {
-		l.deliver(Event{Type: Notification, Time: l.s.now(),
-			Message: "this session started with a declared capability gap in: " + gaps})
+	if !l.noticed {
+		l.noticed = true
+		if gaps := l.info.gaps(); gaps != "" {
+			l.deliver(Event{Type: Notification, Time: l.s.now(),
+				Message: "this session started with a declared capability gap in: " + gaps})
+		}
 	}
-	l.noticed = true
 	if n := l.takeDropped(); n > 0 {
 		l.deliver(Event{Type: Notification, Time: l.s.now(), Message: droppedNotice(n)})
 	}

@@ -1,0 +1,355 @@
+package interop
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sortie-ai/acp"
+	"github.com/sortie-ai/acp/interop/model"
+)
+
+// A row is one thing that is shown of every runtime.
+type row struct {
+	name, what string
+	run        func(*bench)
+}
+
+func rows() []row {
+	return []row{
+		{"handshake", "starts, says who it is", rowHandshake},
+		{"turns", "two turns in one session", rowTurns},
+		{"text", "streamed text arrives whole", rowText},
+		{"long", "a very long line arrives whole", rowLong},
+		{"tool", "a tool call is seen as a tool result", rowTool},
+		{"refuse", "a permission is refused, with the consequence", rowRefuse},
+		{"cancel", "a turn is cancelled in mid text", rowCancel},
+		{"error", "the model answers an error", rowError},
+		{"resume", "a second process continues the session", rowResume},
+		{"close", "the session is closed where that is advertised", rowClose},
+		{"stop", "nothing is left after a stop in idle", rowStop},
+		{"busy", "nothing is left after a stop with a command running", rowBusy},
+		{"usage", "token usage is what the model reported", rowUsage},
+	}
+}
+
+func TestRuntimes(t *testing.T) {
+	for _, rt := range Runtimes() {
+		t.Run(rt.Name, func(t *testing.T) {
+			if *set == "ci" && !rt.CI {
+				t.Skip("not in the smaller set")
+			}
+			t.Parallel()
+			for _, row := range rows() {
+				if rt.Only == nil || slices.Contains(rt.Only, row.name) {
+					t.Run(row.name, func(t *testing.T) { runRow(t, rt, row) })
+				}
+			}
+		})
+	}
+}
+
+func runRow(t *testing.T, rt Runtime, row row) {
+	defer table.time(rt.Name, row.name, t)()
+	if why := rt.Facts.Not[row.name]; why != "" {
+		table.skip(t, "does not apply: "+why)
+	}
+	row.run(newBench(t, rt))
+}
+
+func rowHandshake(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	info, facts := r.Info(), b.rt.Facts
+	version := facts.Version
+	if version == "" {
+		version = Pins()[b.rt.pinName()].Version()
+	}
+	if version == "none" {
+		version = ""
+	}
+	if info.AgentName != facts.Agent || info.AgentVersion != version {
+		b.Errorf("it is %q %q", info.AgentName, info.AgentVersion)
+	}
+	if r.ID() == "" || r.PID() <= 0 {
+		b.Errorf("session %q, process %d", r.ID(), r.PID())
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+	// What is advertised decides which rows apply.
+	var hello struct {
+		AgentCapabilities struct {
+			LoadSession         bool
+			SessionCapabilities map[string]json.RawMessage
+		}
+	}
+	answer, _ := r.wire.answer("initialize")
+	b.must(json.Unmarshal(answer.Result, &hello))
+	caps := hello.AgentCapabilities.SessionCapabilities
+	has := func(name string) bool { return caps[name] != nil && string(caps[name]) != "null" }
+	if got, want := has("close"), facts.Close; got != want {
+		b.Errorf("session/close advertised: %v", got)
+	}
+	if got, want := hello.AgentCapabilities.LoadSession || has("resume"), facts.Not["resume"] == ""; got != want {
+		b.Errorf("a continuation advertised: %v", got)
+	}
+}
+
+func rowTurns(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	first := r.done("[[text]] remember the word walrus-5")
+	second := r.done("[[text]] and now another thing")
+	if first.SessionID != r.ID() || second.SessionID != r.ID() {
+		b.Errorf("sessions %q and %q, not %q", first.SessionID, second.SessionID, r.ID())
+	}
+	if last := b.lastAsked(); !b.rt.Facts.NoModel && !strings.Contains(last.Body, "walrus-5") {
+		b.Errorf("the second turn's request does not hold the first turn")
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
+
+// lastAsked returns the newest request that is no side task.
+func (b *bench) lastAsked() model.Request {
+	var last model.Request
+	for _, r := range b.model.Requests() {
+		if !r.Side {
+			last = r
+		}
+	}
+	return last
+}
+
+func rowText(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	tn := r.done("[[text]] hello")
+	if tn.text != b.says() {
+		b.Errorf("text %q", tn.text)
+	}
+	if !strings.HasSuffix(b.says(), tn.message()) || tn.message() == "" {
+		b.Errorf("message %q", tn.message())
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
+
+func rowLong(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	tn := r.done("[[big]] please")
+	if tn.text != strings.Repeat("B", model.BigLength) {
+		b.Errorf("%d characters: %.80q...", len(tn.text), tn.text)
+	}
+	if m := []rune(tn.message()); len(m) != 501 {
+		b.Errorf("a message of %d runes", len(m))
+	}
+	longest := 0
+	for _, l := range r.wire.lines() {
+		if l.Dir == "recv" {
+			longest = max(longest, len(l.Line))
+		}
+	}
+	if longest < b.rt.Facts.LongLine {
+		b.Errorf("the longest line has %d bytes", longest)
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
+
+func rowTool(b *bench) {
+	r := b.start(b.rt.Free, nil)
+	tn := r.done("[[shell expr 2000 + 262]] please")
+	kind := b.rt.Facts.Tool
+	if kind == "" {
+		kind = "execute"
+	}
+	results := tn.of(acp.ToolResult)
+	if len(results) != 1 || results[0].ToolName != kind || results[0].ToolError || results[0].ToolDuration < 0 {
+		b.Errorf("tool results: %+v", results)
+	}
+	last := b.lastAsked()
+	if !b.rt.Facts.NoModel && (!last.AfterTool || !strings.Contains(last.Body, "2262")) {
+		b.Errorf("the model did not learn what the tool said")
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
+
+func rowRefuse(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	tn := r.turn(b.ctx, "[[ask touch refused.txt]] please", nil)
+	if tn.Refused != 1 {
+		b.Errorf("%d permission requests refused", tn.Refused)
+	}
+	if _, err := os.Stat(filepath.Join(b.workspace, "refused.txt")); !errors.Is(err, os.ErrNotExist) {
+		b.Errorf("the refused command ran: %v", err)
+	}
+	told := slices.ContainsFunc(tn.of(acp.Notification), func(e acp.Event) bool {
+		return e.Message == "refused a permission request because this run is unattended and no one can approve it"
+	})
+	if !told {
+		b.Errorf("no notification of the refusal")
+	}
+	b.outcome(tn, b.rt.Facts.Refused)
+	if b.rt.Facts.NoModel && tn.text != b.says() {
+		b.Errorf("the refused turn says %q", tn.text)
+	}
+	if !b.rt.Facts.NoModel {
+		if again := b.lastAsked().AfterTool; again == b.rt.Facts.Resigned {
+			b.Errorf("the model was asked again: %v", again)
+		}
+		if next := r.done("[[text]] go on"); next.text != b.says() {
+			b.Errorf("the next turn says %q", next.text)
+		}
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
+
+// outcome compares how a turn ended.
+func (b *bench) outcome(tn turn, want Outcome) {
+	b.Helper()
+	kind, text := "", ""
+	if tn.err != nil {
+		kind, text = string(tn.err.Kind), tn.err.Error()
+	}
+	if string(tn.ExitReason) != want.Reason || kind != want.Kind || !strings.Contains(text, want.Text) {
+		b.Errorf("the turn ended %s, %q; expected %+v", tn.ExitReason, text, want)
+	}
+}
+
+func rowCancel(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	ctx, cancel := context.WithCancelCause(b.ctx)
+	defer cancel(nil)
+	why := errors.New("enough")
+	var began time.Time
+	stop := func() {
+		if began.IsZero() {
+			began = time.Now()
+			cancel(why)
+		}
+	}
+	if b.rt.Facts.Buffers {
+		go func() { // ends with the turn's request or the row
+			_, err := b.model.Await(b.ctx, func(q model.Request) bool { return strings.Contains(q.Prompt, "slow") })
+			if err == nil {
+				cancel(why)
+			}
+		}()
+		began = time.Now()
+	}
+	tn := r.turn(ctx, "[[slow]] please", func(e acp.Event) {
+		if strings.TrimSpace(e.Text) != "" {
+			stop()
+		}
+	})
+	took := time.Since(began)
+	if tn.ExitReason != acp.TurnCancelled || tn.StopReason != "cancelled" || !errors.Is(tn.err, why) {
+		b.Errorf("%s, stop reason %q, %v", tn.ExitReason, tn.StopReason, tn.err)
+	}
+	if took > cancelBound {
+		b.Errorf("it took %v", took)
+	}
+	b.Logf("cancelled after %v", took)
+	if next := r.done("[[text]] go on"); next.text != b.says() {
+		b.Errorf("the next turn says %q", next.text)
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
+
+func rowError(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	tn := r.turn(b.ctx, "[[http 400]] please", nil)
+	b.outcome(tn, b.rt.Facts.Broken)
+	if next := r.done("[[text]] go on"); next.text != b.says() {
+		b.Errorf("the next turn says %q", next.text)
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
+
+func rowResume(b *bench) {
+	first := b.start(b.rt.Asks, nil)
+	first.done("[[text]] remember the word walrus-6")
+	first.stop(b.rt.Facts.Escapes, false)
+	second := b.start(b.rt.Asks, func(c *acp.Config) { c.Resume = first.ID() })
+	info := second.Info()
+	b.Logf("continuation: %s", info.Continuation)
+	if !info.Resumed || !info.SessionContinuation || second.ID() != first.ID() {
+		b.Errorf("resumed %v as %s: %s", info.Resumed, second.ID(), info.Continuation)
+	}
+	if tn := second.done("[[text]] go on"); tn.text != b.says() {
+		b.Errorf("the resumed turn says %q", tn.text)
+	}
+	if !strings.Contains(b.lastAsked().Body, "walrus-6") {
+		b.Errorf("the model was not told the earlier conversation")
+	}
+	second.stop(b.rt.Facts.Escapes, false)
+}
+
+func rowClose(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	r.done("[[text]] hello")
+	r.stop(b.rt.Facts.Escapes, false)
+	answer, answered := r.wire.answer("session/close")
+	if answered != b.rt.Facts.Close || answer.Error != nil {
+		b.Errorf("session/close answered: %v, error %s", answered, answer.Error)
+	}
+}
+
+func rowStop(b *bench) {
+	r := b.start(b.rt.Asks, nil)
+	r.done("[[text]] hello")
+	if len(b.left()) == 0 {
+		b.Fatal("the mark is in no environment, so that nothing can be found by it")
+	}
+	r.stop(b.rt.Facts.Escapes, true)
+}
+
+func rowBusy(b *bench) {
+	const command = `setTimeout(Date,600123)`
+	r := b.start(b.rt.Free, nil)
+	over := make(chan turn, 1)
+	go func() { over <- r.turn(b.ctx, fmt.Sprintf(`[[shell node -e "%s"]] please`, command), nil) }()
+	running := func() bool {
+		return slices.ContainsFunc(b.left(), func(p proc) bool {
+			return strings.HasPrefix(p.command, "node ") && strings.HasSuffix(p.command, command)
+		})
+	}
+	for !running() {
+		select {
+		case tn := <-over:
+			b.Fatalf("the turn ended %s, %v before the command ran: %q", tn.ExitReason, tn.err, tn.text)
+		case <-b.ctx.Done():
+			b.Fatalf("the command never ran; there are %v", b.left())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	r.stop(b.rt.Facts.EscapesBusy, true)
+	if tn := <-over; tn.ExitReason != acp.TurnCancelled {
+		b.Errorf("the turn ended %s, %v", tn.ExitReason, tn.err)
+	}
+}
+
+func rowUsage(b *bench) {
+	r := b.start(b.rt.Free, nil)
+	var last turn
+	for _, prompt := range []string{"[[text]] hello", "[[shell expr 1 + 1]] please", "[[think]] more"} {
+		last = r.done(prompt)
+		n := int64(len(b.model.Requests()))
+		want := acp.Usage{Input: n * model.InputTokens, Output: n * (model.OutputTokens + model.ThoughtTokens), CacheRead: n * model.CachedTokens}
+		want.Total = want.Input + want.Output
+		if !b.rt.Facts.Exact {
+			want = acp.Usage{}
+		}
+		if last.Usage != want || last.Measured != b.rt.Facts.Exact || last.Unaccounted == b.rt.Facts.Exact {
+			b.Errorf("after %d model calls: %+v, measured %v, unaccounted %v; want %+v", n, last.Usage, last.Measured, last.Unaccounted, want)
+		}
+		if events := last.of(acp.TokenUsage); len(events) > 1 || (len(events) == 1) != b.rt.Facts.Exact || len(events) == 1 && events[0].Usage != want {
+			b.Errorf("token usage events: %+v", events)
+		}
+	}
+	if info := r.Info(); info.TokenCounts != b.rt.Facts.Exact {
+		b.Errorf("token counts delivered: %v, source %q", info.TokenCounts, info.Source)
+	}
+	r.stop(b.rt.Facts.Escapes, false)
+}
