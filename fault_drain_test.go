@@ -23,6 +23,7 @@ func TestDrainFlood(t *testing.T) {
 					if _, err := out.Write([]byte(line)); err != nil {
 						return
 					}
+					time.Sleep(time.Microsecond) // the bubble's clock runs on
 				}
 			}()
 		})

@@ -323,6 +323,7 @@ func TestOnePromptAtATime(t *testing.T) {
 	t.Run("it does not come", func(t *testing.T) {
 		setUp(t, func(t *testing.T, r *stage, first wire) {
 			r.send(update(`{"sessionUpdate":"plan","entries":[]}`))
+			synctest.Wait()
 			o := r.turn(t.Context())
 			wantError(t, o.err, ErrResponseTimeout)
 			wantTook(t, o.took, r.c.readTimeout)

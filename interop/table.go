@@ -48,11 +48,16 @@ func openCode(r Runtime, prefix, command string) Runtime {
 	r.Asks = Posture{Env: config("ask")}
 	r.Free = Posture{Env: config("allow")}
 	r.MCP = r.Name == "opencode"
+	r.Facts.EscapesBusy = []string{stubborn}
 	r.Facts.Refused, r.Facts.Resigned = completed, true
 	r.Facts.Broken = failed("response_error", "pretend error 400")
 	r.Facts.Close = true
 	return r
 }
+
+// stubborn is a piece of the command of the row busy, which only a kill ends.
+// A runtime that runs commands in a session of their own leaves it behind.
+const stubborn = "setTimeout(Date"
 
 func claudeAgent(r Runtime) Runtime {
 	r.Argv = bin("claude-agent-acp")
@@ -63,6 +68,7 @@ func claudeAgent(r Runtime) Runtime {
 	r.Facts.Refused = completed
 	r.Facts.Broken = failed("response_error", "400")
 	r.Facts.Close = true
+	r.Facts.EscapesBusy = []string{stubborn}
 	return r
 }
 

@@ -254,7 +254,7 @@ func (w *workshop) base(all []control) error {
 }
 
 func (w *workshop) goTest(dir, tests string, limit time.Duration) (failed bool, out []byte) {
-	args := []string{"test", "-count=1", "-vet=off", "-timeout=" + limit.String(), "-run=^(" + tests + ")$"}
+	args := []string{"test", "-count=1", "-vet=off", "-ldflags=-s -w", "-timeout=" + limit.String(), "-run=^(" + tests + ")$"}
 	if w.race {
 		args = append(args, "-race")
 	}
