@@ -46,6 +46,7 @@ func benchTurns(b *testing.B, says string, n, turns int) {
 	b.ReportMetric(r[2]["msg/s"], "msg/s")
 	b.ReportMetric(r[2]["msg/s"]/r[0]["msg/s"], "x-lines")
 	b.ReportMetric(r[2]["msg/s"]/r[1]["msg/s"], "x-valid")
+	b.ReportMetric(r[1]["cpu-ns/msg"]/r[2]["cpu-ns/msg"], "x-valid-cpu") // which other load disturbs less
 	b.ReportMetric(r[2]["allocs/msg"], "allocs/msg")
 	b.ReportMetric(r[0]["peak-MiB"], "lines-peak-MiB")
 	b.ReportMetric(r[2]["peak-MiB"], "peak-MiB")

@@ -119,7 +119,11 @@ func TestAnswerThenExit(t *testing.T) {
 			t.Parallel()
 			left := make(chan int)
 			var group sync.WaitGroup
-			for range 2 {
+			workers := 2
+			if test.slow > 0 { // they sleep most of the time
+				workers = 50
+			}
+			for range workers {
 				group.Go(func() {
 					for range left {
 						answerThenExit(t, strings.Join(test.steps, ","), test.slow, test.took, test.said)

@@ -16,22 +16,25 @@ import (
 // TestLargePrompt: the prompt is larger than the pipe, and the runtime does not
 // read it, or hardly, or is itself writing.
 func TestLargePrompt(t *testing.T) {
-	const size = 8 << 20
+	const whole, part = 8 << 20, 1 << 20 // of the prompt; both are above any pipe
 	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, 300*time.Millisecond+readBound)
 	// What is half written cannot be taken back: the queue has half of the window,
 	// session/close half of the rest.
 	stop := exactly(want{}, graceBound*3/4)
 	deaf := initialized + `,{"expect":"session/new"},{"stop_reading":true},` + createdAnswer
-	flood := amount(50_000, 1_000_000)
-	for _, f := range []fault{
-		{name: "never read", steps: []string{deaf, idle}, turn: cancelled, stop: stop},
-		{name: "a byte a second", steps: []string{initialized, `{"expect":"session/new"},{"read_slow":1000}`, createdAnswer, idle},
-			turn: cancelled, stop: stop},
-		{name: "never read, flooded", steps: []string{deaf, sendSeq(flood, chunk("x")), idle}, turn: cancelled, stop: stop},
-		{name: "read behind a flood", steps: []string{initialized, created, sendSeq(flood, chunk("x")),
-			`{"expect":"session/prompt","require":{"params.prompt.0.text":{"min":` + strconv.Itoa(size) + `}}}`, ended, `{"answer_all":true}`}},
-		{name: "the runtime exits", steps: []string{deaf, `{"sleep_ms":100}`, `{"exit":3}`},
-			turn: want{kind: acp.ErrPortExit, text: "exit status 3"}},
+	flood := amount(20_000, 1_000_000)
+	for _, f := range []struct {
+		size int
+		fault
+	}{
+		{whole, fault{name: "never read", steps: []string{deaf, idle}, turn: cancelled, stop: stop}},
+		{part, fault{name: "a byte a second", steps: []string{initialized, `{"expect":"session/new"},{"read_slow":1000}`, createdAnswer, idle},
+			turn: cancelled, stop: stop}},
+		{part, fault{name: "never read, flooded", steps: []string{deaf, sendSeq(flood, chunk("x")), idle}, turn: cancelled, stop: stop}},
+		{whole, fault{name: "read behind a flood", steps: []string{initialized, created, sendSeq(flood, chunk("x")),
+			`{"expect":"session/prompt","require":{"params.prompt.0.text":{"min":` + strconv.Itoa(whole) + `}}}`, ended, `{"answer_all":true}`}}},
+		{part, fault{name: "the runtime exits", steps: []string{deaf, `{"sleep_ms":100}`, `{"exit":3}`},
+			turn: want{kind: acp.ErrPortExit, text: "exit status 3"}}},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			census(t)
@@ -42,7 +45,7 @@ func TestLargePrompt(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			var began time.Time // behind the prompt's encoding
-			_, err := r.s.RunTurn(ctx, strings.Repeat("p", size), func(e acp.Event) {
+			_, err := r.s.RunTurn(ctx, strings.Repeat("p", f.size), func(e acp.Event) {
 				if e.Type == acp.SessionStarted {
 					if began = time.Now(); f.turn.kind == acp.ErrTurnCancelled {
 						time.AfterFunc(300*time.Millisecond, cancel)
@@ -85,14 +88,14 @@ func TestManyRequests(t *testing.T) {
 			stopReason("cancelled"), `{"answer_all":true}`}, cancel: 100 * time.Millisecond, turn: want{kind: acp.ErrTurnCancelled}, then: refused(0)},
 		{name: "between turns", steps: []string{prompted, ended, sendSeq(1000, ask("${i}")), replies(1000, "selected"), `{"answer_all":true}`},
 			then: func(r *faultRun) { r.await("step 9 "); refused(0)(r) }},
-		{name: "while it does not read", steps: []string{prompted, `{"stop_reading":true}`, sendSeq(60_000, ask("${i}")), idle},
+		{name: "while it does not read", steps: []string{prompted, `{"stop_reading":true}`, sendSeq(5000, ask(`"`+strings.Repeat("i", 1000)+`"`)), idle},
 			turn: want{kind: acp.ErrPortExit, text: "the agent does not read what it is sent"}},
 	}, func(c *acp.Config) { c.StopGrace, c.Record, c.Logger = graceBound, nil, nil })
 }
 
 // TestBigLines: lines of any length cost a turn at most, and no memory.
 func TestBigLines(t *testing.T) {
-	n := strconv.Itoa(amount(64<<20, 1<<30))
+	n := strconv.Itoa(amount(24<<20, 1<<30))
 	endless := `{"send_fill":{"byte":"x","count":` + n + `}}`
 	chunkFront := strings.TrimSuffix(chunk(""), `"}}}}`)
 	over := want{kind: acp.ErrTurnOutcomeUnknown, text: "the agent sent a line over the bound"}
@@ -151,7 +154,7 @@ func or[T any](f func(T), def func(T)) func(T) {
 // TestManyUpdates: each of a flood of worthless lines has its event and no other
 // consequence.
 func TestManyUpdates(t *testing.T) {
-	n := amount(20_000, 1_000_000)
+	n := amount(5000, 1_000_000)
 	tests := []struct {
 		name, line, message string
 		typ                 acp.EventType

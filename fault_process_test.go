@@ -105,8 +105,8 @@ func TestDescendants(t *testing.T) {
 		fault{name: "escaped writer", steps: []string{prompted, `{"spawn_writer":9,"gap_ms":10,"escape":true,"line":` + quoteJSON(chunk("x")) + `}`, `{"exit":3}`},
 			turn: undrained, after: func(r *faultRun) { r.awaitGone(10 * time.Second) }},
 		// The clock stands until the consumer has had what the runtime may have left.
-		fault{name: "escaped writers at full speed", steps: []string{prompted,
-			strings.Repeat(`{"spawn_writer":9,"escape":true,"line":`+quoteJSON(strings.Repeat(chunk("x")+"\n", 300)+chunk("x"))+`},`, 4) + `{"exit":3}`},
+		fault{name: "escaped writer at full speed", steps: []string{prompted,
+			`{"spawn_writer":9,"escape":true,"line":` + quoteJSON(strings.Repeat(chunk(strings.Repeat("x", 900))+"\n", 50)) + `}`, `{"exit":3}`},
 			turn: flooded, after: func(r *faultRun) { r.awaitGone(10 * time.Second) }},
 		fault{name: "replacing themselves", steps: []string{prompted, `{"respawn":50,"gap_ms":100}`, ended, idle}, stop: exactly(want{}, graceBound/2)},
 		fault{name: "replacing themselves at the exit", steps: []string{prompted, `{"respawn":50,"gap_ms":100}`, `{"exit":3}`},

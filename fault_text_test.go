@@ -74,7 +74,7 @@ func (r *faultRun) wantClean(errs ...error) {
 // TestHostileText: text of the runtime leaves bounded and clean, wherever it
 // stood.
 func TestHostileText(t *testing.T) {
-	text, long := quoteJSON(hostile), quoteJSON(strings.Repeat(hostile, 1000))
+	text, long := quoteJSON(hostile), quoteJSON(strings.Repeat(hostile, 300))
 	megabyte := quoteJSON(strings.Repeat("é", 1<<19))
 	update := func(u string) string { return send(update(u)) }
 	everything := strings.Join([]string{
@@ -193,8 +193,8 @@ func TestOddMessages(t *testing.T) {
 		{"9 MiB", []string{`{"send_fill":{"prefix":"{\"method\":\"x\",\"id\":\"","byte":"i","count":9437184,"suffix":"\"}"}}`}, acp.Malformed, notRPC, 1},
 		{"nested 9,990 deep", []string{deep(9990)}, acp.OtherMessage, "plan update", 1},
 		{"nested 10,001 deep", []string{deep(10_001 - 3)}, acp.Malformed, notRPC, 1},
-		{"nested a million deep", []string{`{"send_fill":{"prefix":"{\"method\":","byte":"[","count":1000000,"suffix":""}}`}, acp.Malformed, notRPC, 1},
-		{"objects nested a million deep", []string{`{"send_fill":{"byte":"{\"a\":","count":1000000,"suffix":"1"}}`}, acp.Malformed, notRPC, 1},
+		{"nested 200,000 deep", []string{`{"send_fill":{"prefix":"{\"method\":","byte":"[","count":200000,"suffix":""}}`}, acp.Malformed, notRPC, 1},
+		{"objects nested 200,000 deep", []string{`{"send_fill":{"byte":"{\"a\":","count":200000,"suffix":"1"}}`}, acp.Malformed, notRPC, 1},
 		{"another answer to the prompt's id as a fraction", []string{send(`{"id":` + prompt + `.0,"result":{"stopReason":"refusal"}}`)}, acp.Malformed, "", 0},
 		{"unmatched answers", []string{send(`{"id":null,"result":{}}`), send(`{"id":99,"error":{}}`), send(`{"result":{}}`)}, acp.Malformed, "", 0},
 		{"an update with an id is not answered", []string{send(`{"id":5,"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"plan","entries":[]}}}`),
@@ -218,7 +218,7 @@ func TestOddMessages(t *testing.T) {
 // TestLongIDs: ids of 9 MiB are malformed and not kept.
 func TestLongIDs(t *testing.T) {
 	census(t)
-	n := amount(8, 1024)
+	n := amount(4, 1024)
 	fill := func(front string) string {
 		return `{"send_fill":{"prefix":` + quoteJSON(front) + `,"byte":"i","count":9437184,"suffix":"\",\"title\":\"t\"}}}"}}`
 	}
@@ -266,7 +266,7 @@ func TestIdleMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	big := func(front, back string) string {
-		return `{"send_fill":{"prefix":` + quoteJSON(front) + `,"byte":"x","count":9437184,"suffix":` + quoteJSON(back) + `}}`
+		return `{"send_fill":{"prefix":` + quoteJSON(front) + `,"byte":"x","count":4194304,"suffix":` + quoteJSON(back) + `}}`
 	}
 	cut := func(line string) (front, back string) {
 		front, back, _ = strings.Cut(line, "FILL")
@@ -291,10 +291,10 @@ func TestIdleMemory(t *testing.T) {
 				t.Error(err)
 			}
 			end := time.Now().Add(2 * time.Second)
-			for heap() > before+4<<20 && time.Now().Before(end) {
+			for heap() > before+1<<20 && time.Now().Before(end) {
 				time.Sleep(10 * time.Millisecond)
 			}
-			if after := heap(); after > before+4<<20 {
+			if after := heap(); after > before+1<<20 {
 				t.Errorf("%d KiB are kept by an idle session", (after-before)>>10)
 			}
 		})

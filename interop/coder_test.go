@@ -3,10 +3,15 @@ package interop
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	coder "github.com/coder/acp-go-sdk"
 	"github.com/sortie-ai/acp"
@@ -117,6 +122,16 @@ func (a *coderAgent) act(ctx context.Context, id coder.SessionId, word string) e
 			return text("refused")
 		}
 		return text("answered")
+	case "child":
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), roleName+"=stubborn")
+		ready, err := child.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		err = child.Start()
+		_, ended := io.ReadAll(ready)
+		return errors.Join(err, ended, text("started"))
 	case "wait":
 		if err := text("waiting"); err != nil {
 			return err
@@ -127,9 +142,17 @@ func (a *coderAgent) act(ctx context.Context, id coder.SessionId, word string) e
 	return &coder.RequestError{Code: -32603, Message: "no such word", Data: map[string]any{"word": word}}
 }
 
+// runStubborn is a process that only a kill ends.
+func runStubborn() {
+	signal.Ignore(syscall.SIGTERM)
+	_ = os.Stdout.Close() // tells that the signal is ignored by now
+	time.Sleep(10 * time.Minute)
+}
+
 // TestCoderAgent drives an agent that is built on another implementation.
 func TestCoderAgent(t *testing.T) {
 	t.Parallel()
+	defer table.time("coder's agent", "session", t)()
 	b := newRoleBench(t, "coder")
 	r := b.start(Posture{}, nil)
 	if info := r.Info(); info.AgentName != "coder-agent" || info.AgentVersion != "1.2.3" {
@@ -164,6 +187,7 @@ func TestCoderAgent(t *testing.T) {
 	if tn.ExitReason != acp.TurnCancelled || tn.StopReason != "cancelled" {
 		t.Errorf("wait: %+v, %v", tn.Result, tn.err)
 	}
+	check("child", func(tn turn) bool { return tn.text == "started" && len(b.left()) == 2 })
 	r.stop(nil, false)
 	if answer, ok := r.wire.answer("session/close"); !ok || answer.Error != nil {
 		t.Errorf("session/close answered: %v, %s", ok, answer.Error)

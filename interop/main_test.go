@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 	case "coder":
 		runCoderAgent()
 		return
+	case "stubborn":
+		runStubborn()
+		return
 	case "mcp":
 		runMCPServer()
 		return

@@ -52,6 +52,7 @@ type Facts struct {
 	Resigned bool    // after a refusal the model is not asked again
 	Broken   Outcome // how a turn ends whose model answers HTTP 400
 
+	Banner   bool // the text of the first turn may hold a banner
 	Buffers  bool // shows the text of a message only when it is complete
 	Close    bool // advertises session/close
 	LongLine int  // at least one line is this long, in a session with one turn

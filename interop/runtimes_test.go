@@ -124,8 +124,16 @@ func (b *bench) lastAsked() model.Request {
 	return last
 }
 
+// banner runs a turn that takes the runtime's banner with it, if it has one.
+func (r *run) banner() {
+	if r.b.rt.Facts.Banner {
+		r.done("[[text]] hello")
+	}
+}
+
 func rowText(b *bench) {
 	r := b.start(b.rt.Asks, nil)
+	r.banner()
 	tn := r.done("[[text]] hello")
 	if tn.text != b.says() {
 		b.Errorf("text %q", tn.text)
@@ -138,6 +146,7 @@ func rowText(b *bench) {
 
 func rowLong(b *bench) {
 	r := b.start(b.rt.Asks, nil)
+	r.banner()
 	tn := r.done("[[big]] please")
 	if tn.text != strings.Repeat("B", model.BigLength) {
 		b.Errorf("%d characters: %.80q...", len(tn.text), tn.text)

@@ -168,5 +168,5 @@ func pi() Runtime {
 			".pi/agent/models.json":   `{"providers":{"fake":{"baseUrl":"{url}/v1","api":"openai-completions","apiKey":"fake","models":[{"id":"fake-model","name":"Fake","reasoning":false,"input":["text"],"contextWindow":900000,"maxTokens":8000,"cost":{"input":0,"output":0,"cacheRead":0,"cacheWrite":0}}]}}}`,
 			".pi/agent/settings.json": `{"defaultProvider":"fake","defaultModel":"fake-model"}`,
 		},
-		Facts: Facts{Agent: "pi-acp", Broken: completed, Not: map[string]string{"refuse": "it never asks"}}}
+		Facts: Facts{Agent: "pi-acp", Banner: true, Broken: completed, Not: map[string]string{"refuse": "it never asks"}}}
 }

@@ -2,9 +2,9 @@
 
 // Controls shows that the tests notice when a guard is gone. Each line of
 // controls.txt names a file, a text in it, what to put there instead, and the
-// test that must then fail, separated by tabs; \n in a text that does not stand
-// in the file as it is means a newline. Blank lines and those that begin with #
-// are skipped.
+// test that must then fail, separated by tabs; \n and \t in a text that does not
+// stand in the file as it is mean a newline and a tab. Blank lines and those that
+// begin with # are skipped.
 //
 //	go run ./testdata/controls.go [-file PART] [-test PART] [-race] [-list FILE]
 //
@@ -290,8 +290,8 @@ func (w *workshop) try(c control) (result string) {
 	}
 	text, instead := []byte(c.text), []byte(c.instead)
 	if !bytes.Contains(whole, text) {
-		text = bytes.ReplaceAll(text, []byte(`\n`), []byte("\n"))
-		instead = bytes.ReplaceAll(instead, []byte(`\n`), []byte("\n"))
+		spelled := strings.NewReplacer(`\n`, "\n", `\t`, "\t")
+		text, instead = []byte(spelled.Replace(c.text)), []byte(spelled.Replace(c.instead))
 	}
 	switch n := bytes.Count(whole, text); {
 	case n == 0:

@@ -124,7 +124,11 @@ func (in *inbox) next(within time.Duration, match func(*message) bool) (*message
 		in.mu.Lock()
 		for i, m := range in.messages {
 			if match(m) {
-				in.messages = append(in.messages[:i:i], in.messages[i+1:]...)
+				if i == 0 { // the usual case, without a copy
+					in.messages = in.messages[1:]
+				} else {
+					in.messages = append(in.messages[:i:i], in.messages[i+1:]...)
+				}
 				in.mu.Unlock()
 				return m, nil
 			}
