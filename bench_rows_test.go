@@ -84,8 +84,8 @@ func benchIdle(b *testing.B, n int) {
 	b.ReportMetric(r[1]["threads"], "threads")
 }
 
-func BenchmarkIdleFresh(b *testing.B)     { benchIdle(b, 0) }
-func BenchmarkIdleAfterTurn(b *testing.B) { benchIdle(b, 900) }
+func BenchmarkIdleFresh(b *testing.B) { benchIdle(b, 0) }
+func BenchmarkIdleUsed(b *testing.B)  { benchIdle(b, 900) }
 
 func benchTimes(b *testing.B, mode string) (floor, ours float64) {
 	j := benchJob{Mode: mode, Says: "text:40", Times: 40}

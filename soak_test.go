@@ -46,7 +46,7 @@ func TestSoak(t *testing.T) {
 		})
 	}
 	places.Wait()
-	t.Logf("%d sessions started, %d did not; turns: %v", s.started, s.failed, s.turns)
+	t.Logf("%d sessions started, %d did not; %d reaped late; turns: %v", s.started, s.failed, s.late, s.turns)
 	s.wantNobody(t)
 }
 
@@ -96,6 +96,7 @@ type soak struct {
 
 	mu              sync.Mutex
 	started, failed int
+	late            int                   // reaped behind the bound
 	turns           map[acp.EventType]int // by their ends
 }
 
@@ -181,12 +182,25 @@ func (s *soak) session(rnd *rand.Rand, place uint64) {
 	for range 1 + rnd.IntN(4) {
 		s.turn(rnd, session, script)
 	}
-	if err := session.Stop(context.Background()); err != nil {
-		s.t.Errorf("Stop: %v\n%s", err, script)
-	}
+	s.stop(session, script)
 	beside.Wait()
 	<-session.Done()
 	_ = session.Info()
+}
+
+// stop stops a session. That a killed process is not reaped within 2 s happens
+// where hundreds want two processors; it must be gone in the end all the same.
+func (s *soak) stop(session *acp.Session, script string) {
+	err := session.Stop(context.Background())
+	switch {
+	case err == nil:
+	case strings.Contains(err.Error(), "the agent process outlived its kill"):
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.late++
+	default:
+		s.t.Errorf("Stop: %v\n%s", err, script)
+	}
 }
 
 func between(rnd *rand.Rand, least, most int) time.Duration { return ms(least + rnd.IntN(most-least)) }
