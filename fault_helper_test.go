@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -41,6 +42,9 @@ func TestHelper(t *testing.T) {
 		args = args[1:]
 	}
 	args = args[1:]
+	if what == "leaves its group" {
+		leaveGroup(t, args[0])
+	}
 	a, err := acp.New(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +62,41 @@ func TestHelper(t *testing.T) {
 		noDescriptors(t, a, c)
 	case "no processes":
 		noProcesses(t, a, c)
+	}
+}
+
+// leaveGroup is a runtime that moves into the group of a child of its own.
+func leaveGroup(t *testing.T, ready string) {
+	signal.Ignore(syscall.SIGTERM)
+	child := exec.Command("/bin/sleep", "60")
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // which the child's life hangs on
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setpgid(0, child.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Minute)
+}
+
+// TestLeaderLeavesGroup: the runtime itself has left the group that we made for
+// it, and is killed all the same.
+func TestLeaderLeavesGroup(t *testing.T) {
+	census(t)
+	f := newFake(t)
+	ready := filepath.Join(t.TempDir(), "ready")
+	f.Argv, f.Env = helper(t, "leaves its group", ready).Args, append(f.Env, helperGuard+"=leaves its group")
+	short(&f.Config)
+	began := time.Now()
+	_, err := f.start()
+	want{kind: acp.ErrResponseTimeout, text: "initialize", from: handshakeBound + graceBound, to: handshakeBound + graceBound}.
+		check(t, "Start", err, time.Since(began))
+	if _, err := os.Stat(ready); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -66,6 +66,10 @@ func (g *group) send(sig syscall.Signal) error {
 		return nil
 	}
 	err := syscall.Kill(-g.pid, sig)
+	if errors.Is(err, syscall.ESRCH) || sig == syscall.SIGKILL {
+		// The leader may have moved to another group; its own number is still its.
+		err = syscall.Kill(g.pid, sig)
+	}
 	if errors.Is(err, syscall.ESRCH) {
 		return nil
 	}

@@ -155,7 +155,7 @@ func (s *soak) session(rnd *rand.Rand, place uint64) {
 	hang := time.AfterFunc(5*time.Minute, func() { panic("a session hangs: " + script) })
 	defer hang.Stop()
 	c := s.config("-scenario", name)
-	c.HandshakeTimeout, c.ReadTimeout = time.Minute, between(rnd, 100, 3000)
+	c.HandshakeTimeout, c.ReadTimeout = time.Minute, between(rnd, 300, 5000)
 	c.StopGrace, c.MaxLine, c.ChunkText = between(rnd, 20, 1500), 64<<10, rnd.IntN(2) == 0
 	if rnd.IntN(2) == 0 {
 		c.Record = io.Discard

@@ -48,7 +48,6 @@ func openCode(r Runtime, prefix, command string) Runtime {
 	r.Asks = Posture{Env: config("ask")}
 	r.Free = Posture{Env: config("allow")}
 	r.MCP = r.Name == "opencode"
-	r.Facts.EscapesBusy = []string{stubborn}
 	r.Facts.Refused, r.Facts.Resigned = completed, true
 	r.Facts.Broken = failed("response_error", "pretend error 400")
 	r.Facts.Close = true
