@@ -102,37 +102,29 @@ func moduleRoot() (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// readAll reads controls.txt and the parts that wait to be merged into it.
+// readAll reads controls.txt, or the list that was named.
 func readAll(root, list string) ([]control, error) {
-	names := []string{list}
 	if list == "" {
-		names, _ = filepath.Glob(filepath.Join(root, "testdata", "controls.d", "*.txt"))
-		if whole := filepath.Join(root, "testdata", "controls.txt"); exists(whole) {
-			names = append(names, whole)
-		}
+		list = filepath.Join(root, "testdata", "controls.txt")
 	}
 	var all []control
-	for _, name := range names {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return nil, err
+	b, err := os.ReadFile(list)
+	if err != nil {
+		return nil, err
+	}
+	for i, line := range strings.Split(string(b), "\n") {
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
 		}
-		for i, line := range strings.Split(string(b), "\n") {
-			if line == "" || strings.HasPrefix(line, "#") {
-				continue
-			}
-			where := fmt.Sprintf("%s:%d", filepath.Base(name), i+1)
-			f := strings.Split(line, "\t")
-			if len(f) != 4 || f[0] == "" || f[1] == "" || f[3] == "" || f[1] == f[2] {
-				return nil, fmt.Errorf("%s: not file, text, another text and test, separated by tabs", where)
-			}
-			all = append(all, control{where: where, file: f[0], text: f[1], instead: f[2], test: f[3]})
+		where := fmt.Sprintf("%s:%d", filepath.Base(list), i+1)
+		f := strings.Split(line, "\t")
+		if len(f) != 4 || f[0] == "" || f[1] == "" || f[3] == "" || f[1] == f[2] {
+			return nil, fmt.Errorf("%s: not file, text, another text and test, separated by tabs", where)
 		}
+		all = append(all, control{where: where, file: f[0], text: f[1], instead: f[2], test: f[3]})
 	}
 	return all, nil
 }
-
-func exists(name string) bool { _, err := os.Stat(name); return err == nil }
 
 // left out of the copy: what no test reads, and what is large.
 func leftOut(path string) bool {
