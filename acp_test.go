@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +44,53 @@ func testMain(m *testing.M) int {
 			return 1
 		}
 	}
-	return m.Run()
+	if err := putSSH(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	moreParallel()
+	warmUp()
+	left := takeCensus()
+	code := m.Run()
+	if !sideBySide.Load() {
+		return code
+	}
+	for what, list := range left() {
+		fmt.Printf("FAIL: %s left:\n%s\n", what, strings.Join(list, "\n"))
+		code = 1
+	}
+	return code
+}
+
+// sshConfig names the configuration that the ssh in PATH reads in these tests.
+const sshConfig = "ACP_TEST_SSH_CONFIG"
+
+// putSSH puts an ssh into PATH that reads the configuration of its test.
+func putSSH() error {
+	ssh, err := exec.LookPath("ssh")
+	if err != nil || runtime.GOOS == "windows" {
+		return nil // the tests that need it say so
+	}
+	dir := filepath.Join(scratch, "ssh")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	script := "#!/bin/sh\nexec " + ssh + " ${" + sshConfig + ":+-F \"$" + sshConfig + "\"} \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(script), 0o700); err != nil { // #nosec G306 -- a program
+		return err
+	}
+	return os.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// moreParallel has more tests run side by side than there are processors, unless
+// the command line says how many: most of them wait for a bound to pass.
+func moreParallel() {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		_ = flag.Set("test.parallel", "8") // there is such a flag
+	}
 }
 
 // fakeAgent builds the fake runtime once, unless ACP_FAKEAGENT names one.
@@ -168,7 +216,16 @@ func leaks(t *testing.T) {
 	if _, err := fakeAgent(); err != nil { // so that its build is not counted
 		t.Fatal(err)
 	}
-	warmUp(t)
+	left := takeCensus()
+	t.Cleanup(func() {
+		for what, list := range left() {
+			t.Errorf("%s left:\n%s", what, strings.Join(list, "\n"))
+		}
+	})
+}
+
+// takeCensus returns a function that says what has been left since.
+func takeCensus() func() map[string][]string {
 	counts := map[string]func() []string{
 		"goroutines":        goroutines,
 		"descriptors":       descriptors,
@@ -178,23 +235,38 @@ func leaks(t *testing.T) {
 	for what, list := range counts {
 		before[what] = list()
 	}
-	t.Cleanup(func() {
+	return func() map[string][]string {
+		left := make(map[string][]string)
 		for what, list := range counts {
-			left := await(func() []string { return without(list(), before[what]) })
-			if len(left) > 0 {
-				t.Errorf("%s left:\n%s", what, strings.Join(left, "\n"))
+			if l := await(func() []string { return without(list(), before[what]) }); len(l) > 0 {
+				left[what] = l
 			}
 		}
-	})
+		return left
+	}
+}
+
+// sideBySide says that a test has run beside others.
+var sideBySide atomic.Bool
+
+// together runs a test that mostly waits beside others of its kind. The census
+// comes when all have ended: behind the last test of the process, or of this one
+// where it is run alone.
+func together(t *testing.T) {
+	t.Helper()
+	sideBySide.Store(true)
+	t.Parallel()
+	watchdog(t)
+	if _, err := fakeAgent(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // warmUp has the Go runtime make the descriptors that it keeps.
-func warmUp(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
+func warmUp() {
+	if r, w, err := os.Pipe(); err == nil {
+		_, _ = r.Close(), w.Close()
 	}
-	_, _ = r.Close(), w.Close()
 }
 
 // watchdog panics, with the stacks of all goroutines, when a test hangs.

@@ -208,6 +208,7 @@ func TestGatedTools(t *testing.T) {
 // TestEveryRequestIsAnswered: every one of 10,000 is answered once, duplicates too, in
 // order, before the answer to the prompt is waited for.
 func TestEveryRequestIsAnswered(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, r *stage) {
 		var ids []string
 		r.begun(func(w wire) {

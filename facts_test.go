@@ -173,7 +173,7 @@ func TestUnknownWords(t *testing.T) {
 // TestCheckerTeeth plays one scenario with facts that do not hold, and with steps
 // that the client does not obey.
 func TestCheckerTeeth(t *testing.T) {
-	census(t)
+	together(t)
 	update := `{"send":"{\"method\":\"session/update\",\"params\":{\"sessionId\":\"fake-1\",\"update\":` +
 		`{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"ok\"}}}}"},`
 	end := `{"send":"{\"id\":${id:session/prompt},\"result\":{\"stopReason\":\"end_turn\"}}"},`

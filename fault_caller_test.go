@@ -18,7 +18,7 @@ import (
 
 // TestConsumer: onEvent blocks for ever, panics, or ends its goroutine.
 func TestConsumer(t *testing.T) {
-	census(t)
+	together(t)
 	flood := strings.Join([]string{prompted, sendSeq(20_000, chunk("x")), idle}, ",")
 	t.Run("blocks", func(t *testing.T) {
 		t.Parallel()
@@ -70,7 +70,7 @@ func TestConsumer(t *testing.T) {
 
 // TestStops: Stop from anywhere, any number of times.
 func TestStops(t *testing.T) {
-	census(t)
+	together(t)
 	deaf := strings.Join([]string{`{"ignore":["SIGTERM"]}`, initialized, created, idle}, ",")
 	deafInTurn := strings.Join([]string{`{"ignore":["SIGTERM"]}`, prompted, send(chunk("x")), idle}, ",")
 	// hundred calls Stop 100 times at once.
@@ -172,7 +172,7 @@ func TestStops(t *testing.T) {
 // TestStartContexts: the start's context is done before, during and after each of
 // its phases.
 func TestStartContexts(t *testing.T) {
-	census(t)
+	together(t)
 	cause := errors.New("the caller's reason")
 	phases := map[string]string{
 		"initialize":  `{"expect":"initialize"},` + idle,
@@ -240,7 +240,7 @@ func TestStartContexts(t *testing.T) {
 // TestTurnContexts: the turn's context is done before, during and after each of
 // its phases, and the session goes on.
 func TestTurnContexts(t *testing.T) {
-	census(t)
+	together(t)
 	second := `{"expect":"session/prompt","as":"second"},` + send(`{"id":${id:second},"result":{"stopReason":"end_turn"}}`) + `,{"answer_all":true}`
 	answered := prompted + "," + send(chunk("x")) + `,{"expect":"session/cancel"},` + stopReason("cancelled") + "," + second
 	whole := prompted + "," + send(chunk("x")) + "," + ended + "," + second
@@ -298,7 +298,7 @@ func (g *gate) Write(b []byte) (int, error) {
 
 // TestBlockingRecorder: the transcript is given up after a second in all.
 func TestBlockingRecorder(t *testing.T) {
-	census(t)
+	together(t)
 	g := newGate()
 	r := &faultRun{T: t, fake: steps(t, strings.Join([]string{prompted, sendSeq(1000, chunk("x")), ended, `{"answer_all":true}`}, ",")), log: &records{t: t}}
 	r.fake.Record, r.fake.Logger = g, slog.New(r.log)
@@ -320,7 +320,7 @@ func TestBlockingRecorder(t *testing.T) {
 
 // TestQuietBlockingRecorder: even when nothing waits for it but the end.
 func TestQuietBlockingRecorder(t *testing.T) {
-	census(t)
+	together(t)
 	g := newGate()
 	f := steps(t, strings.Join([]string{prompted, ended, `{"answer_all":true}`}, ","))
 	log := &records{t: t}

@@ -27,7 +27,7 @@ func TestDrainFlood(t *testing.T) {
 				}
 			}()
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
 		defer cancel()
 		const each = time.Millisecond
 		o := <-r.goTurn(ctx, func(Event) { time.Sleep(each) })

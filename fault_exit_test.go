@@ -96,7 +96,7 @@ func runs(t *testing.T, usual int) int {
 // TestAnswerThenExit: a final answer followed at once by the exit is a completed
 // turn, every time.
 func TestAnswerThenExit(t *testing.T) {
-	census(t)
+	together(t)
 	final := strings.TrimSuffix(ended, "}")
 	tests := []struct {
 		name  string
@@ -109,10 +109,10 @@ func TestAnswerThenExit(t *testing.T) {
 		{"a line", []string{prompted, send(chunk("done")), ended, `{"exit":0}`}, 50, 0, 0, "done"},
 		{"without a newline", []string{prompted, send(chunk("done")), final + `,"eol":""}`, `{"exit":3}`}, 50, 0, 0, "done"},
 		{"killed", []string{prompted, send(chunk("done")), ended, `{"kill_self":true}`}, 20, 0, 0, "done"},
-		// 600 chunks of 110 bytes are 64 KiB, and at 10 ms each they take longer than
-		// the stream is waited for behind an exit.
-		{"a slow consumer", []string{prompted, sendSeq(600, chunk("x")), ended, `{"exit":0}`}, 2, 10 * time.Millisecond,
-			6 * time.Second, strings.Repeat("x", 600)},
+		// 1,000 chunks of 110 bytes wait in the pipe, and at 10 ms each they take longer
+		// than the stream is waited for behind an exit.
+		{"a slow consumer", []string{prompted, sendSeq(1000, chunk("x")), ended, `{"exit":0}`}, 2, 10 * time.Millisecond,
+			10 * time.Second, strings.Repeat("x", 1000)},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func answerThenExit(t *testing.T, script string, slow, took time.Duration, said 
 
 // TestEarlyExitReport: what the runtime said last is in the error.
 func TestEarlyExitReport(t *testing.T) {
-	census(t)
+	together(t)
 	long := `{"stderr_fill":200000}`
 	tests := []struct {
 		name  string

@@ -16,6 +16,7 @@ import (
 // TestLargePrompt: the prompt is larger than the pipe, and the runtime does not
 // read it, or hardly, or is itself writing.
 func TestLargePrompt(t *testing.T) {
+	together(t)
 	const whole, part = 8 << 20, 1 << 20 // of the prompt; both are above any pipe
 	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, 300*time.Millisecond+readBound)
 	// What is half written cannot be taken back: the queue has half of the window,
@@ -37,7 +38,6 @@ func TestLargePrompt(t *testing.T) {
 			turn: want{kind: acp.ErrPortExit, text: "exit status 3"}}},
 	} {
 		t.Run(f.name, func(t *testing.T) {
-			census(t)
 			r := &faultRun{T: t, fake: steps(t, strings.Join(f.steps, ","))}
 			short(&r.fake.Config)
 			r.fake.Record, r.fake.Logger = nil, nil

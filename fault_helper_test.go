@@ -86,18 +86,30 @@ func leaveGroup(t *testing.T, ready string) {
 // TestLeaderLeavesGroup: the runtime itself has left the group that we made for
 // it, and is killed all the same.
 func TestLeaderLeavesGroup(t *testing.T) {
-	census(t)
+	together(t)
 	f := newFake(t)
 	ready := filepath.Join(t.TempDir(), "ready")
 	f.Argv, f.Env = helper(t, "leaves its group", ready).Args, append(f.Env, helperGuard+"=leaves its group")
 	short(&f.Config)
-	began := time.Now()
-	_, err := f.start()
-	want{kind: acp.ErrResponseTimeout, text: "initialize", from: handshakeBound + graceBound, to: handshakeBound + graceBound}.
-		check(t, "Start", err, time.Since(began))
-	if _, err := os.Stat(ready); err != nil {
-		t.Error(err)
+	f.HandshakeTimeout = time.Minute
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cancelled := make(chan time.Time, 1)
+	go func() { // ends with the file, or with the context
+		for _, err := os.Stat(ready); err != nil && ctx.Err() == nil; _, err = os.Stat(ready) {
+			time.Sleep(5 * time.Millisecond)
+		}
+		cancelled <- time.Now()
+		cancel()
+	}()
+	a, err := acp.New(nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	_, err = a.Start(ctx, f.Config)
+	cancel()
+	began := <-cancelled
+	want{kind: acp.ErrTurnCancelled, from: graceBound, to: graceBound}.check(t, "Start", err, time.Since(began))
 }
 
 // noDescriptors starts with every number of free descriptors, from none on.
@@ -265,7 +277,7 @@ func TestSpawnFails(t *testing.T) {
 // TestSpawnRefused: the system has no descriptor or no process left. The limits
 // are of a whole process, so this is done in others.
 func TestSpawnRefused(t *testing.T) {
-	census(t)
+	together(t)
 	for _, what := range []string{"no descriptors", "no processes"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

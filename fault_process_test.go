@@ -108,8 +108,8 @@ func TestDescendants(t *testing.T) {
 		fault{name: "escaped writer at full speed", steps: []string{prompted,
 			`{"spawn_writer":9,"escape":true,"line":` + quoteJSON(strings.Repeat(chunk(strings.Repeat("x", 900))+"\n", 50)) + `}`, `{"exit":3}`},
 			turn: flooded, after: func(r *faultRun) { r.awaitGone(10 * time.Second) }},
-		fault{name: "replacing themselves", steps: []string{prompted, `{"respawn":50,"gap_ms":100}`, ended, idle}, stop: exactly(want{}, graceBound/2)},
-		fault{name: "replacing themselves at the exit", steps: []string{prompted, `{"respawn":50,"gap_ms":100}`, `{"exit":3}`},
+		fault{name: "replacing themselves", steps: []string{prompted, `{"respawn":50,"gap_ms":400}`, ended, idle}, stop: exactly(want{}, graceBound/2)},
+		fault{name: "replacing themselves at the exit", steps: []string{prompted, `{"respawn":50,"gap_ms":400}`, `{"exit":3}`},
 			turn: want{kind: acp.ErrPortExit, text: "the agent connection was lost: exit status 3"}},
 	)
 	runFaults(t, rows, func(c *acp.Config) { short(c); c.HandshakeTimeout, c.ReadTimeout = 0, 30*time.Second })
@@ -154,7 +154,7 @@ func TestWrapped(t *testing.T) {
 
 // TestForeignReap: the child is reaped by somebody else in this process.
 func TestForeignReap(t *testing.T) {
-	census(t)
+	together(t)
 	for _, inTurn := range []bool{true, false} {
 		f := steps(t, strings.Join([]string{prompted, ended, `{"expect":"session/prompt"}`, killed}, ","))
 		r := &faultRun{T: t, fake: f, s: f.mustStart()}
@@ -183,7 +183,7 @@ func TestForeignReap(t *testing.T) {
 // TestParentKilled: the runtime of a caller that is killed sees the end of its
 // input, and nothing is left.
 func TestParentKilled(t *testing.T) {
-	census(t)
+	together(t)
 	for name, script := range map[string]string{
 		"between turns": strings.Join([]string{prompted, ended, `{"touch":"FILE"}`, `{"wait_stdin_eof":true}`, `{"exit":0}`}, ","),
 		"in a turn":     strings.Join([]string{prompted, `{"touch":"FILE"}`, `{"wait_stdin_eof":true}`, `{"exit":0}`}, ","),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"strconv"
@@ -50,7 +51,7 @@ func (w want) check(t *testing.T, call string, err error, took time.Duration) {
 	} else if w.kind != "" {
 		wantKind(t, err, w.kind, w.text)
 	}
-	if took < w.from || w.to > 0 && took > w.to+slack {
+	if took < w.from || w.to > 0 && took > w.to+slack() {
 		t.Errorf("%s took %v, want %v to %v", call, took, w.from, w.to)
 	}
 }
@@ -65,10 +66,10 @@ type faultRun struct {
 	res    acp.Result
 }
 
-// runFaults runs rows side by side, with config unless a row has its own. Their parent holds the census of what all of
-// them leave; each row has one of its processes.
+// runFaults runs rows side by side, with config unless a row has its own. Each
+// looks for processes that it left; the census of the rest comes behind all.
 func runFaults(t *testing.T, rows []fault, config ...func(*acp.Config)) {
-	census(t)
+	together(t)
 	for _, f := range rows {
 		if len(config) > 0 && f.config == nil {
 			f.config = config[0]
@@ -218,7 +219,7 @@ func (r *faultRun) killHolder() {
 		r.Error(err)
 		return
 	}
-	if err := holder.Kill(); err != nil {
+	if err := errors.Join(holder.Kill(), holder.Release()); err != nil {
 		r.Error(err)
 	}
 }

@@ -143,7 +143,7 @@ func TestHostileText(t *testing.T) {
 			"last words":     `{"stderr":` + quoteJSON(strings.Repeat(hostile, 3000)) + `},{"exit":1}`,
 		} {
 			t.Run(name, func(t *testing.T) {
-				census(t)
+				t.Parallel()
 				r := &faultRun{T: t, fake: steps(t, script), log: &records{t: t}}
 				r.fake.Record = nil
 				_, err := r.fake.start()

@@ -70,6 +70,7 @@ type loop struct {
 	// The turn.
 	turn       *turn
 	openPrompt int64  // a prompt whose turn ended without its answer; 0: none
+	overBound  bool   // a line over the bound came since the last prompt: maybe its answer
 	heldInput  string // a request between turns that ends the next turn
 	pend       *[]Event
 	queue      eventQueue

@@ -249,8 +249,8 @@ func orEmpty[T any](list []T) []T {
 }
 
 // secretTexts returns the values of env and headers and of passed variables, as
-// they are and as JSON spells them, the longest first, so that one that holds
-// another goes whole.
+// they are and as JSON spells them, with < as it is or escaped, the longest
+// first, so that one that holds another goes whole.
 func secretTexts(servers []mcpServer, values []string) (secrets []string) {
 	for _, s := range servers {
 		for _, p := range slices.Concat(s.env, s.headers) {
@@ -265,7 +265,8 @@ func secretTexts(servers []mcpServer, values []string) (secrets []string) {
 			continue
 		}
 		spelt := strings.TrimSpace(string(encode(v)))
-		secrets = append(secrets, v, spelt[1:len(spelt)-1])
+		escaped, _ := json.Marshal(v) // a string always can
+		secrets = append(secrets, v, spelt[1:len(spelt)-1], string(escaped[1:len(escaped)-1]))
 	}
 	slices.SortFunc(secrets, func(a, b string) int {
 		if len(a) != len(b) {

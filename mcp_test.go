@@ -86,6 +86,7 @@ func TestMCPUnknownKeys(t *testing.T) {
 const mcpSecret = "s3cr3t-value"
 
 func TestMCPMalformed(t *testing.T) {
+	t.Parallel()
 	server := func(s string) string { return `{"mcpServers":{"srv":` + s + `}}` }
 	for _, tc := range []struct{ name, file, want string }{
 		{"empty", ``, "is not valid JSON"},
@@ -155,7 +156,7 @@ func TestMCPSecrets(t *testing.T) {
 	if e != nil {
 		t.Fatal(e)
 	}
-	want := []string{"a-longer-secret", "Bearer <x>", `sec\"ret`, `sec"ret`}
+	want := []string{`Bearer \u003cx\u003e`, "a-longer-secret", "Bearer <x>", `sec\"ret`, `sec"ret`}
 	if got := secretTexts(servers, nil); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -205,6 +205,7 @@ func TestValueIs(t *testing.T) {
 
 // TestScanDepth: as deep as encoding/json, wherever the nesting stands.
 func TestScanDepth(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ name, line string }{
 		{"arrays", `{"a":%s1%s}`},
 		{"in params", `{"params":%s1%s}`},

@@ -153,6 +153,9 @@ func (l *loop) release() {
 		l.tailText = <-l.tail
 	}
 	if l.rec != nil {
+		if l.self && l.status != nil {
+			l.rec.line("note", []byte(l.status.text))
+		}
 		l.rec.finish()
 	}
 	if err := s.meter.discard(); err != nil {

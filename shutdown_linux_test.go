@@ -13,7 +13,29 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// The pipe of standard output holds twice the usual, the others do not.
+func TestPipeSizes(t *testing.T) {
+	p, err := spawn(t.Context(), []string{"/bin/true"}, t.TempDir(), nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, f := range map[string]any{"standard output": p.stdout, "standard error": p.stderr} {
+		want := largeBuf
+		if what == "standard output" {
+			want = 2 * largeBuf
+		}
+		if got, err := unix.FcntlInt(f.(*os.File).Fd(), unix.F_GETPIPE_SZ, 0); err != nil || got != want {
+			t.Errorf("%s: %d bytes, %v; want %d", what, got, err, want)
+		}
+	}
+	close(p.mayReap)
+	<-p.reaped
+	closeAll([3]*os.File{p.stdin.(*os.File), p.stdout.(*os.File), p.stderr.(*os.File)})
+}
 
 // Each way to watch: the exit is seen, the child left to be reaped; a child that
 // somebody else has reaped is seen to be foreign.

@@ -34,16 +34,15 @@ type sshd struct {
 	cmd     *exec.Cmd
 }
 
-// newSSHD starts a server, with lines added to its configuration, and puts an
-// ssh into PATH that knows it. The test is skipped where there is no OpenSSH.
+// newSSHD starts a server, with lines added to its configuration. The test is
+// skipped where there is no OpenSSH.
 func newSSHD(t *testing.T, config ...string) *sshd {
 	t.Helper()
 	d := &sshd{t: t, dir: t.TempDir(), program: "/usr/sbin/sshd"}
 	if _, err := os.Stat(d.program); err != nil {
 		t.Skip("no OpenSSH server (openssh-server) on this machine")
 	}
-	ssh, err := exec.LookPath("ssh")
-	if err != nil {
+	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip("no ssh (openssh-client) on this machine")
 	}
 	me, err := user.Current()
@@ -60,8 +59,6 @@ func newSSHD(t *testing.T, config ...string) *sshd {
 		d.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", d.path(key))
 	}
 	d.copy("user.pub", "authorized")
-	d.write("ssh", 0o700, "#!/bin/sh\nexec "+ssh+" -F "+d.path("client")+" \"$@\"\n")
-	t.Setenv("PATH", d.dir+":"+os.Getenv("PATH"))
 	d.listen("host", config...)
 	return d
 }
@@ -201,6 +198,7 @@ func descendants(pid int) []int {
 // so that what stays on the far side is seen.
 func (d *sshd) remote(f *fake) *fake {
 	f.SSH = &acp.SSH{Host: "target", PassEnv: []string{"ACP_TEST_MARK", "FAKEAGENT_REPORT"}}
+	f.Env = append(f.Env, sshConfig+"="+d.path("client"))
 	return f
 }
 
@@ -229,9 +227,10 @@ func argumentLists(text string) int {
 // TestSSHTurns has two turns behind each shell, in a workspace with an odd name,
 // with a variable that nobody may see.
 func TestSSHTurns(t *testing.T) {
+	together(t)
 	for _, shell := range []string{"", "dash", "bash", "busybox ash"} {
 		t.Run(shell, func(t *testing.T) {
-			census(t)
+			t.Parallel()
 			var config []string
 			if shell != "" {
 				if _, err := exec.LookPath(strings.Fields(shell)[0]); err != nil {
@@ -296,7 +295,7 @@ func TestSSHTurns(t *testing.T) {
 
 // TestSSHStartFails has one row for each way in which a start over SSH fails.
 func TestSSHStartFails(t *testing.T) {
-	census(t)
+	together(t)
 	d := newSSHD(t)
 	port := d.port
 	const failed, early = "the SSH connection failed", "the agent runtime exited before responding: "
@@ -317,7 +316,6 @@ func TestSSHStartFails(t *testing.T) {
 			[]string{failed, "Connection refused"}},
 		{"a key refused", func(*fake) { d.client("stranger") }, acp.ErrPortExit, []string{failed, "Permission denied"}},
 		{"an option as host", func(f *fake) { f.SSH.Host = "-oProxyCommand=x" }, acp.ErrAgentNotFound, nil},
-		{"no ssh", func(*fake) { t.Setenv("PATH", t.TempDir()) }, acp.ErrAgentNotFound, []string{"ssh"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d.port = port
@@ -328,6 +326,16 @@ func TestSSHStartFails(t *testing.T) {
 			wantKind(t, err, tc.kind, tc.texts...)
 		})
 	}
+}
+
+// Without an ssh there is no start over it.
+func TestSSHMissing(t *testing.T) {
+	census(t)
+	f := newFake(t)
+	f.SSH = &acp.SSH{Host: "target"}
+	t.Setenv("PATH", t.TempDir())
+	_, err := f.start()
+	wantKind(t, err, acp.ErrAgentNotFound, "ssh")
 }
 
 // closedPort returns a port that nobody listens on.
@@ -344,7 +352,7 @@ func closedPort(t *testing.T) int {
 // TestSSHHostKeys has every mode meet a host that is new, known, and known by
 // another key.
 func TestSSHHostKeys(t *testing.T) {
-	census(t)
+	together(t)
 	d := newSSHD(t)
 	for _, tc := range []struct {
 		mode, known string
@@ -383,6 +391,7 @@ func TestSSHHostKeys(t *testing.T) {
 
 // TestSSHLost has the connection end in the middle of a turn.
 func TestSSHLost(t *testing.T) {
+	together(t)
 	for _, tc := range []struct {
 		name, prompt, behind string
 		cut                  bool
@@ -394,7 +403,7 @@ func TestSSHLost(t *testing.T) {
 		{"exit of the runtime", "crash", "", false, "exit status 3"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			census(t)
+			t.Parallel()
 			d := newSSHD(t)
 			f := d.remote(newFake(t, "-plain"))
 			f.Command, f.Argv = shellWords(f.Argv)+tc.behind, nil
@@ -417,7 +426,7 @@ func TestSSHLost(t *testing.T) {
 // over within the grace; there it stays, since ssh without a terminal carries no
 // signal: that is documented.
 func TestSSHStop(t *testing.T) {
-	census(t)
+	together(t)
 	d := newSSHD(t)
 	f := d.remote(steps(t, `{"ignore":["SIGTERM","SIGHUP"]},{"answer_all":true},{"sleep_ms":600000}`))
 	s, err := f.start()
@@ -450,7 +459,7 @@ func TestSSHStop(t *testing.T) {
 
 // TestSSHCommandLine has the same from the command line.
 func TestSSHCommandLine(t *testing.T) {
-	census(t)
+	together(t)
 	d := newSSHD(t)
 	program := filepath.Join(t.TempDir(), "acp")
 	d.run("go", "build", "-o", program, "./cmd/acp")
@@ -463,13 +472,13 @@ func TestSSHCommandLine(t *testing.T) {
 		status  int
 		want    string
 	}{
-		{[]string{"sh", "-c", `test "$PASSED_KEY" = s3cr3t && exec "$0"`, runtime}, 0, `"exit_reason":"turn_completed"`},
+		{[]string{"sh", "-c", `test "$PASSED_WORD" = magic && exec "$0"`, runtime}, 0, `"exit_reason":"turn_completed"`},
 		{[]string{"acp-no-such-runtime"}, 1, "exit status 127"},
 	} {
 		args := append([]string{"run", "-json", "-cwd", t.TempDir(), "-ssh", "target", "-ssh-strict", "accept-new",
-			"-ssh-pass-env", "PASSED_KEY", "hello", "--"}, tc.command...)
+			"-ssh-pass-env", "PASSED_WORD", "hello", "--"}, tc.command...)
 		cmd := exec.Command(program, args...) // #nosec G204 -- our own program
-		cmd.Env = append(os.Environ(), "PASSED_KEY=s3cr3t")
+		cmd.Env = append(os.Environ(), sshConfig+"="+d.path("client"), "PASSED_WORD=magic")
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		_ = cmd.Run() // the status is looked at below

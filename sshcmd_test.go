@@ -193,6 +193,7 @@ func TestSSHWorkspace(t *testing.T) {
 // byte for byte, in the command's environment, and what stands behind them is
 // the runtime's.
 func TestSSHPreamble(t *testing.T) {
+	t.Parallel()
 	every := make([]byte, 0, 512) // every byte, first alone among letters, then in a row
 	for c := range 256 {
 		every = append(every, byte(c), 'x')
@@ -240,6 +241,7 @@ func TestSSHPreamble(t *testing.T) {
 
 // TestSSHPreambleLarge passes 100 KiB of arbitrary bytes, the same in every run.
 func TestSSHPreambleLarge(t *testing.T) {
+	t.Parallel()
 	value := make([]byte, 100<<10)
 	rnd := rand.New(rand.NewPCG(1, 2)) // #nosec G404 -- nothing secret
 	for i := range value {
@@ -275,6 +277,7 @@ func TestSSHPreambleLocale(t *testing.T) {
 
 // TestSSHPreambleDamaged cuts the preamble at every byte and spoils it.
 func TestSSHPreambleDamaged(t *testing.T) {
+	t.Parallel()
 	args, whole, e := sshCommand(&SSH{Host: "h", PassEnv: []string{"A", "B"}}, "/", "echo ran", nil, []string{"A=secret\nx", "B=b"})
 	if e != nil {
 		t.Fatal(e)

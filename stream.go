@@ -75,6 +75,7 @@ func (l *loop) malformedLine() {
 // overlong obeys SPEC 3's row about a line over the bound.
 func (l *loop) overlong() {
 	l.log.Warn("agent wrote a line over the bound", "max_line", l.cfg.maxLine)
+	l.overBound = true
 	const msg = "the agent sent a line over the bound"
 	switch {
 	case l.inTurn():

@@ -257,7 +257,7 @@ func (l *loop) refusal() *Error {
 // openTurn delivers what a turn starts with and sends the prompt.
 func (l *loop) openTurn() {
 	t := l.turn
-	t.by = time.Time{}
+	t.by, l.openPrompt, l.overBound = time.Time{}, 0, false
 	l.flushMessage()
 	if !l.noticed {
 		l.noticed = true
@@ -323,6 +323,10 @@ func (l *loop) withdraw() bool {
 
 // turnDue ends a wait of the turn that has taken the read timeout.
 func (l *loop) turnDue(t *turn) {
+	if t.state == turnWaiting && l.overBound {
+		l.openTurn() // SPEC 3: the next turn works
+		return
+	}
 	if t.state == turnWaiting {
 		l.log.Warn("agent prompt timed out", "phase", "earlier prompt")
 		l.finish(answer{err: fail(ErrResponseTimeout, "an earlier prompt is still unanswered", nil)})

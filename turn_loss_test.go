@@ -178,6 +178,7 @@ const msgUndrained = "agent stdout was not fully collected before the session en
 
 // TestOverlong: a line over the bound costs its turn and nothing more.
 func TestOverlong(t *testing.T) {
+	t.Parallel()
 	const bound = 1 << 20
 	for _, tc := range []struct {
 		name string
@@ -221,8 +222,51 @@ func TestOverlong(t *testing.T) {
 	}
 }
 
+// TestOverlongAnswer: the line over the bound was the answer itself. The next turn
+// waits for another as for any open prompt, and then works.
+func TestOverlongAnswer(t *testing.T) {
+	for _, between := range []bool{false, true} {
+		bubble(t, func(t *testing.T, r *stage) {
+			long := strings.Repeat("x", r.c.maxLine+1)
+			cause := ErrTurnOutcomeUnknown
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			r.begun(func(wire) {
+				if between {
+					cancel()
+				} else {
+					r.send(long)
+				}
+			})
+			if between {
+				cause = ErrTurnCancelled
+			}
+			o := r.turn(ctx)
+			wantError(t, o.err, cause)
+			wantTook(t, o.took, r.c.readTimeout)
+			if between {
+				r.send(long)
+				synctest.Wait()
+			}
+			r.handle("session/prompt", func(w wire) { r.stop(w, "end_turn") })
+			o = r.turn(t.Context())
+			wantError(t, o.err, "")
+			wantTook(t, o.took, r.c.readTimeout)
+			o = r.turn(t.Context())
+			wantError(t, o.err, "")
+			wantTook(t, o.took, 0)
+			r.handle("session/prompt", func(wire) {})
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			wantError(t, r.turn(ctx).err, ErrTurnCancelled)
+			wantError(t, r.turn(t.Context()).err, ErrResponseTimeout) // no line over the bound since
+		})
+	}
+}
+
 // TestBacklog: exactly 4 MiB of answers may wait, and a prompt is not counted.
 func TestBacklog(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, r *stage) {
 		answer := len(encodeError(value(floodID), methodNotFound, "method not found"))
 		r.begun(nil)
@@ -256,6 +300,7 @@ func TestBacklog(t *testing.T) {
 
 // TestBacklogDrains: what was read does not count.
 func TestBacklogDrains(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, r *stage) {
 		r.begun(func(w wire) { r.stop(w, "end_turn") })
 		for range 5 {

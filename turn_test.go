@@ -28,6 +28,7 @@ const noGrant = `{"sessionId":"s1","options":[{"optionId":"y","kind":"allow_once
 // TestDisposition is the table of SPEC 3, but for the rows in which we end the
 // turn: those are TestFirstCauseDecides.
 func TestDisposition(t *testing.T) {
+	t.Parallel()
 	const unasked = "agent reported a cancelled stop reason without a cancellation on either side"
 	stop := func(reason string) func(*stage, wire) { return func(r *stage, w wire) { r.stop(w, reason) } }
 	answer := func(result string) func(*stage, wire) { return func(r *stage, w wire) { r.answer(w, result) } }
@@ -155,6 +156,7 @@ var causes = []struct {
 
 // TestFirstCauseDecides sets each cause before everything that can follow it.
 func TestFirstCauseDecides(t *testing.T) {
+	t.Parallel()
 	then := []struct {
 		name string
 		do   func(r *stage, w wire)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -13,6 +14,7 @@ import (
 // Whatever a runtime does to the file, what was counted stays counted, nothing
 // blocks, and what comes behind a broken bound does not count.
 func TestHostileTelemetry(t *testing.T) {
+	t.Parallel()
 	one := answerRecord(1)
 	for _, tt := range []struct {
 		name string
@@ -58,6 +60,7 @@ func TestHostileTelemetry(t *testing.T) {
 }
 
 func TestHostileJournal(t *testing.T) {
+	t.Parallel()
 	const file = "a.jsonl"
 	for _, tt := range []struct {
 		name string
@@ -113,6 +116,33 @@ func TestHostileJournal(t *testing.T) {
 // Whatever is in the file and however it arrives, the figure never falls, is
 // never negative and does not depend on the pieces; what another decoder takes
 // for a stream of objects is counted as that decoder counts.
+// One look takes so many directory entries, in however many directories.
+func TestManyEntries(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range maxEntries + 10 {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	left := maxEntries + 10
+	if n := len(listDir(root, ".", 0, &left)); n != maxEntries+10 || left != 0 {
+		t.Errorf("%d entries of all, %d more allowed", n, left)
+	}
+	left = maxEntries
+	if n := len(listDir(root, ".", 0, &left)); n != maxEntries || left != 0 {
+		t.Errorf("%d entries, %d more allowed", n, left)
+	}
+	if n := len(listDir(root, ".", 0, &left)); n != 0 {
+		t.Errorf("%d entries of none", n)
+	}
+}
+
 func FuzzTelemetry(f *testing.F) {
 	f.Add([]byte(answerRecord(1)+answerRecord(2)), uint16(5))
 	f.Add([]byte(answerRecord(1, "input_token_count", "9223372036854775807")+answerRecord(1)), uint16(100))

@@ -222,6 +222,7 @@ func answerRecord(n int64, change ...string) string {
 }
 
 func TestTelemetry(t *testing.T) {
+	t.Parallel()
 	one := answerRecord(1)
 	for _, tt := range []struct {
 		name   string

@@ -56,7 +56,9 @@ func tryEnding(ctx context.Context, c acp.Config, e *ending) error {
 	if err != nil {
 		return err
 	}
-	if err = s.open(ctx, c.Workspace, or(c.HandshakeTimeout, time.Minute)); err != nil {
+	// As long as the package waits for the two.
+	limit := or(c.HandshakeTimeout, max(c.ReadTimeout, time.Minute)) + or(c.ReadTimeout, 30*time.Second)
+	if err = s.open(ctx, c.Workspace, limit); err != nil {
 		return errors.Join(err, s.finish())
 	}
 	began := time.Now()

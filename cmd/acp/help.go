@@ -94,7 +94,8 @@ whether it starts and how fast, its name and version, capabilities and the
 reason of each gap, the routes it offers, its logins, and what it leaves running.
 It spends no model call unless -prompt asks for a turn.
 
-  -prompt TEXT              run one turn with this prompt, too
+  -prompt TEXT              run one turn with this prompt, too; -turn-timeout is
+                            10m if not given
   -json                     the report as one JSON object
 ` + helpCommon + `
 Exit status: 0 fit, 1 not fit (the last line says why), 2 wrong usage, 130

@@ -106,6 +106,9 @@ func (r *report) noiseText() string {
 	if r.Noise.Lines == 0 {
 		return "none"
 	}
+	if r.Noise.Lines == 1 {
+		return "1 line that is no protocol: " + r.Noise.First
+	}
 	return fmt.Sprintf("%d lines that are no protocol, first: %s", r.Noise.Lines, r.Noise.First)
 }
 

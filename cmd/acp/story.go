@@ -63,6 +63,7 @@ func (s *story) turnStarts(n, of int, prompt string) {
 		s.line(faint, fmt.Sprintf("turn %d of %d: %s", n, of, oneLine(first)))
 	}
 	s.head, s.last, s.model, s.events = "", "", "", 0
+	s.status("", 0) // the time is the turn's
 	s.status("waiting", 0)
 }
 

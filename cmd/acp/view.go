@@ -87,9 +87,9 @@ func (p *painter) paint(pieces <-chan piece, logs *logSink) {
 	tick := time.NewTicker(refresh)
 	defer tick.Stop()
 	for {
-		p.measure()
 		select {
 		case x, ok := <-pieces:
+			p.measure() // not before the wait: what is drawn for another width smears
 			if !ok {
 				p.phase = ""
 				p.flush()
@@ -101,8 +101,10 @@ func (p *painter) paint(pieces <-chan piece, logs *logSink) {
 				p.show(<-pieces)
 			}
 		case line := <-logs.lines:
+			p.measure()
 			p.show(piece{kind: pieceLine, style: faint, s: oneLine(string(line))})
 		case <-tick.C:
+			p.measure()
 		}
 		p.flush()
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -271,6 +272,32 @@ func TestPainterNeverSmears(t *testing.T) {
 			t.Fatalf("seed %d: colour %v", seed, g.colour)
 		}
 	}
+}
+
+// TestPainterResizedInAWait: what comes after a wait is drawn for the window as
+// it is then.
+func TestPainterResizedInAWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Unix(0, 0)
+		g := newGrid(t, 60, 6)
+		term := newTerminal(testPainter(g, &now), newLogSink())
+		say := func(p piece) {
+			term.pieces <- p
+			synctest.Wait()
+		}
+		say(piece{kind: pieceStatus, s: "running"})
+		for range 8 {
+			say(piece{kind: pieceText, s: "word\n"})
+		}
+		g.resize(20, 6)
+		say(piece{kind: pieceText, s: "end"})
+		term.status("", 0)
+		term.close()
+		if got := g.text(); got != strings.Repeat("word\n", 8)+"end" {
+			t.Errorf("%q", got)
+		}
+	})
 }
 
 // TestPainterLogs: log lines and pieces share the screen, and close shows what

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // record is one line of a transcript.
@@ -21,22 +23,34 @@ type record struct {
 	msg         message // zero when the line is no message
 }
 
-func loadTranscript(name string) ([]record, error) {
+func loadTranscript(name string) (Transcript, error) {
 	b, err := os.ReadFile(name) // #nosec G304 -- the command line names the file
 	if err != nil {
 		return nil, err
 	}
-	var records []record
+	t, err := ParseTranscript(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", name, err)
+	}
+	return t, nil
+}
+
+// A Transcript is a recorded session.
+type Transcript []record
+
+// ParseTranscript reads what Config.Record of the client's package wrote.
+func ParseTranscript(b []byte) (Transcript, error) {
+	var records Transcript
 	for n, line := range bytes.Split(b, []byte("\n")) {
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
 		var r record
 		if err := json.Unmarshal(line, &r); err != nil {
-			return nil, fmt.Errorf("%s line %d: %w", name, n+1, err)
+			return nil, fmt.Errorf("line %d: %w", n+1, err)
 		}
 		if err := r.prepare(); err != nil {
-			return nil, fmt.Errorf("%s line %d: %w", name, n+1, err)
+			return nil, fmt.Errorf("line %d: %w", n+1, err)
 		}
 		records = append(records, r)
 	}
@@ -62,6 +76,12 @@ func (r *record) prepare() error {
 // request reports whether the client asks here.
 func (r *record) request() bool {
 	return r.fromClient && r.msg.Method != "" && len(r.msg.ID) > 0
+}
+
+// Replay plays the runtime's side of the transcript and returns its exit
+// status. As with Main, a goroutine may still be reading stdin.
+func (t Transcript) Replay(stdin io.ReadCloser, stdout, stderr io.WriteCloser) int {
+	return newReplay(&wire{in: newInbox(stdin), out: stdout, err: stderr}, t).run()
 }
 
 // replay plays the runtime's side of a transcript. What the client sent then it
@@ -102,6 +122,8 @@ func (r *replay) advance(end int) error {
 		switch {
 		case rec.Dir == "stderr":
 			complain(r.err, "%s", rec.raw)
+		case rec.Dir == "note" && rec.exits():
+			return errExited
 		case !rec.fromRuntime:
 		default:
 			if err := r.play(rec); err != nil {
@@ -161,9 +183,28 @@ func (r *replay) take(m *message) error {
 	return nil
 }
 
+// errExited says that the runtime exited here by itself.
+var errExited = errors.New("the runtime exited")
+
+// exits reports whether a note says so.
+func (r *record) exits() bool {
+	return strings.HasPrefix(r.Line, "exit status ") || strings.HasPrefix(r.Line, "signal: ")
+}
+
+// exitStatus is the one that a line names, 1 for a signal.
+func (r *record) exitStatus() int {
+	if n, err := strconv.Atoi(strings.TrimPrefix(r.Line, "exit status ")); err == nil {
+		return n
+	}
+	return 1
+}
+
 // status is the recorded exit status once the client is gone, as long as the
 // recording was played to its end.
 func (r *replay) status(err error) int {
+	if errors.Is(err, errExited) {
+		return r.records[r.at].exitStatus()
+	}
 	if !errors.Is(err, errGone) {
 		complain(r.err, "fakeagent: replay: %v", err)
 		return statusFailed
@@ -173,8 +214,8 @@ func (r *replay) status(err error) int {
 		return statusGone
 	}
 	for _, rec := range r.records {
-		if n, err := strconv.Atoi(rec.Line); rec.Dir == "exit" && err == nil {
-			return n
+		if rec.Dir == "exit" {
+			return rec.exitStatus()
 		}
 	}
 	return 0

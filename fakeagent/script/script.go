@@ -56,22 +56,23 @@ func Main(args []string, stdin io.ReadCloser, stdout, stderr io.WriteCloser) int
 		complain(stderr, "fakeagent: one of -scenario and -replay, and no arguments")
 		return statusUsage
 	}
-	w := &wire{in: newInbox(interruptible(stdin)), out: stdout, err: stderr}
-	switch {
-	case *scenarioFile != "":
+	stdin = interruptible(stdin)
+	if *replayFile != "" {
+		t, err := loadTranscript(*replayFile)
+		if err != nil {
+			complain(stderr, "fakeagent: %v", err)
+			return statusUsage
+		}
+		return t.Replay(stdin, stdout, stderr)
+	}
+	w := &wire{in: newInbox(stdin), out: stdout, err: stderr}
+	if *scenarioFile != "" {
 		sc, err := loadScenario(*scenarioFile)
 		if err != nil {
 			complain(stderr, "fakeagent: %v", err)
 			return statusUsage
 		}
 		return newPlayer(w, sc).run()
-	case *replayFile != "":
-		records, err := loadTranscript(*replayFile)
-		if err != nil {
-			complain(stderr, "fakeagent: %v", err)
-			return statusUsage
-		}
-		return newReplay(w, records).run()
 	}
 	return newFriendly(w, !*plain).run()
 }
