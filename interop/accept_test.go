@@ -154,7 +154,7 @@ func TestAccepts(t *testing.T) {
 		}
 	}
 	t.Logf("%d instances, %d of them with a required field spoiled", len(all), vital)
-	r.stop(nil, false)
+	r.stop(nil, nil)
 }
 
 // startLines starts the line agent over instances.
@@ -222,7 +222,7 @@ func TestAcceptsPermission(t *testing.T) {
 			t.Errorf("%s: %s, refused %d, %v", in.name, tn.ExitReason, tn.Refused, tn.err)
 		}
 	}
-	r.stop(nil, false)
+	r.stop(nil, nil)
 	for _, m := range r.wire.messages("send") {
 		if strings.Contains(string(m.Result), `"yes"`) {
 			t.Errorf("allowed: %s", m.Result)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -151,8 +152,10 @@ func (b *bench) must(err error) {
 // A run is a session of the bench's runtime.
 type run struct {
 	*acp.Session
-	b    *bench
-	wire *transcript
+	b     *bench
+	wire  *transcript
+	log   *bytes.Buffer // of level Info and above
+	asked int           // requests that the model had had before
 }
 
 // start launches the runtime in a posture. change may be nil.
@@ -160,12 +163,11 @@ func (b *bench) start(p Posture, change func(*acp.Config)) *run {
 	b.Helper()
 	l, err := b.rt.prepare(p, b.dir, b.node, b.home, b.model.URL)
 	b.must(err)
-	r := &run{b: b, wire: &transcript{}}
-	log := &bytes.Buffer{}
+	r := &run{b: b, wire: &transcript{}, log: &bytes.Buffer{}, asked: len(b.model.Requests())}
 	c := acp.Config{
 		Workspace: b.workspace, Argv: l.Argv, Env: append(l.Env, markName+"="+b.mark),
 		HandshakeTimeout: handshakeTimeout, ReadTimeout: readTimeout, StopGrace: stopGrace, ChunkText: true, Record: r.wire,
-		Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Logger: slog.New(slog.NewTextHandler(r.log, nil)),
 	}
 	if change != nil {
 		change(&c)
@@ -178,7 +180,7 @@ func (b *bench) start(p Posture, change func(*acp.Config)) *run {
 	b.Cleanup(func() {
 		_ = s.Stop(context.Background())
 		if b.Failed() {
-			b.Logf("log:\n%s\nwire:\n%s", log, r.wire.tail(60))
+			b.Logf("log:\n%s\nwire:\n%s", r.log, r.wire.tail(60))
 		}
 		b.must(r.wire.save(b.Name()))
 		b.schema.checkSent(b.T, r.wire)
@@ -265,10 +267,10 @@ func (tn turn) message() string {
 	return last
 }
 
-// stop ends the session and compares what is left with the escapes that are
-// allowed; all says that each of them must be there.
-func (r *run) stop(escapes []string, all bool) {
-	b := r.b
+// stop ends the session and compares what is left with what must escape and what
+// may.
+func (r *run) stop(must, may []string) {
+	b, allowed := r.b, slices.Concat(must, may)
 	b.Helper()
 	began := time.Now()
 	if err := r.Stop(b.ctx); err != nil {
@@ -281,18 +283,18 @@ func (r *run) stop(escapes []string, all bool) {
 	var left []proc
 	for range 40 {
 		left = b.left()
-		if !slices.ContainsFunc(left, func(p proc) bool { return !p.named(escapes) }) {
+		if !slices.ContainsFunc(left, func(p proc) bool { return !p.named(allowed) }) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	for _, p := range left {
-		if !p.named(escapes) {
+		if !p.named(allowed) {
 			b.Errorf("left behind: %d %s", p.pid, p.command)
 		}
 	}
-	for _, name := range escapes {
-		if all && !slices.ContainsFunc(left, func(p proc) bool { return strings.Contains(p.command, name) }) {
+	for _, name := range must {
+		if !slices.ContainsFunc(left, func(p proc) bool { return strings.Contains(p.command, name) }) {
 			b.Errorf("%s is said to escape, and did not", name)
 		}
 	}
@@ -307,6 +309,18 @@ type proc struct {
 
 func (p proc) named(names []string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return strings.Contains(p.command, n) })
+}
+
+// catches reports whether the process has a handler of its own for sig.
+func (p proc) catches(sig syscall.Signal) bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
+	for line := range strings.Lines(string(status)) {
+		if mask, ok := strings.CutPrefix(line, "SigCgt:"); ok {
+			bits, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			return err == nil && bits>>(sig-1)&1 == 1
+		}
+	}
+	return false
 }
 
 // left returns the processes that carry the bench's mark.

@@ -188,7 +188,7 @@ func TestCoderAgent(t *testing.T) {
 		t.Errorf("wait: %+v, %v", tn.Result, tn.err)
 	}
 	check("child", func(tn turn) bool { return tn.text == "started" && len(b.left()) == 2 })
-	r.stop(nil, false)
+	r.stop(nil, nil)
 	if answer, ok := r.wire.answer("session/close"); !ok || answer.Error != nil {
 		t.Errorf("session/close answered: %v, %s", ok, answer.Error)
 	}
@@ -200,5 +200,5 @@ func TestCoderAgent(t *testing.T) {
 	if tn := again.done("text"); tn.text != "one two three" {
 		t.Errorf("the resumed turn says %q", tn.text)
 	}
-	again.stop(nil, false)
+	again.stop(nil, nil)
 }

@@ -9,7 +9,7 @@ import (
 
 var (
 	set    = flag.String("set", "all", "which runtimes: all, or ci for the smaller set")
-	update = flag.Bool("update", false, "write docs/INTEROP.md")
+	update = flag.Bool("update", false, "add what is seen to docs/INTEROP.md")
 )
 
 var table = &verdicts{}
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	table.print()
 	if *update {
-		if err := os.WriteFile("../docs/INTEROP.md", []byte(table.markdown()), 0o600); err != nil {
+		if err := updateDocument(table); err != nil {
 			fmt.Println(err)
 			code = 1
 		}

@@ -100,7 +100,7 @@ func deliver(t *testing.T, rt Runtime, transport string, gated bool) {
 		t.Error("a server was withheld")
 	}
 	tn := r.done("[[mcp " + mcpTool + "]] please")
-	r.stop(b.rt.Facts.Escapes, false)
+	r.stop(nil, b.rt.Facts.Escapes)
 	calls, err := os.ReadFile(logName)
 	const gate = "a tool delivered to this session cannot be called"
 	if !gated {

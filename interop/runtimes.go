@@ -53,6 +53,7 @@ type Facts struct {
 	Broken   Outcome // how a turn ends whose model answers HTTP 400
 
 	Banner   bool // the text of the first turn may hold a banner
+	Hasty    bool // answers the prompt behind a cancelled or failed turn at once; its text comes in the turn behind
 	Buffers  bool // shows the text of a message only when it is complete
 	Close    bool // advertises session/close
 	LongLine int  // at least one line is this long, in a session with one turn
@@ -62,6 +63,9 @@ type Facts struct {
 	// Processes that outlive Stop, each by a piece of its command line: they left
 	// the runtime's process group. After a stop in idle, and with a command running.
 	Escapes, EscapesBusy []string
+	// MayEscapeBusy are those of a runtime that kills its commands at the end of a
+	// session, unless it is gone itself before it comes to it.
+	MayEscapeBusy []string
 
 	// Not says why a row does not apply.
 	Not map[string]string
@@ -73,6 +77,9 @@ type Outcome struct{ Reason, Kind, Text string }
 var completed = Outcome{Reason: "turn_completed"}
 
 func failed(kind, text string) Outcome { return Outcome{"turn_failed", kind, text} }
+
+// runs reports whether a row is run at all.
+func (r Runtime) runs(row string) bool { return r.Only == nil || slices.Contains(r.Only, row) }
 
 // pinName returns the line of pins.txt that the runtime is installed by.
 func (r Runtime) pinName() string {

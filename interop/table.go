@@ -51,6 +51,7 @@ func openCode(r Runtime, prefix, command string) Runtime {
 	r.Facts.Refused, r.Facts.Resigned = completed, true
 	r.Facts.Broken = failed("response_error", "pretend error 400")
 	r.Facts.Close = true
+	r.Facts.MayEscapeBusy = []string{stubborn}
 	return r
 }
 
@@ -67,7 +68,12 @@ func claudeAgent(r Runtime) Runtime {
 	r.Facts.Refused = completed
 	r.Facts.Broken = failed("response_error", "400")
 	r.Facts.Close = true
-	r.Facts.EscapesBusy = []string{stubborn}
+	if r.Name == "claude-zed" {
+		r.Facts.Hasty = true
+		r.Facts.EscapesBusy = []string{stubborn}
+	} else {
+		r.Facts.MayEscapeBusy = []string{stubborn}
+	}
 	return r
 }
 

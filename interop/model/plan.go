@@ -102,7 +102,7 @@ func marker(text string) (word, arg string, ok bool) {
 //	[[ask CMD]]      the same, and asks to leave the sandbox where the tool has one
 //	[[write PATH]]   calls the runtime's tool for writing a file
 //	[[mcp TOOL]]     calls the offered tool whose name ends in TOOL
-//	[[slow]]         a quarter of a second between 240 pieces
+//	[[slow]]         a quarter of a second between 240 pieces; [[slow N]]: N pieces
 //	[[big]]          one piece of BigLength characters
 //	[[http STATUS]]  every request fails with that status
 //	[[empty]]        an answer without text
@@ -137,7 +137,11 @@ func decide(a ask) reply {
 	case "mcp":
 		return mcpReply(a.tools, arg)
 	case "slow":
-		ticks := make([]string, 240)
+		n, err := strconv.Atoi(arg)
+		if err != nil {
+			n = 240
+		}
+		ticks := make([]string, n)
 		for i := range ticks {
 			ticks[i] = "tick" + strconv.Itoa(i) + " "
 		}
