@@ -136,6 +136,7 @@ func (g *geminiGauge) record(value []byte) {
 		Attributes struct {
 			Event    string `json:"event.name"`
 			Session  string `json:"session.id"`
+			Role     string `json:"role"`
 			Model    string `json:"model"`
 			Input    *int64 `json:"input_token_count"`
 			Output   *int64 `json:"output_token_count"`
@@ -155,7 +156,13 @@ func (g *geminiGauge) record(value []byte) {
 			return
 		}
 	}
+	bounded := g.sum.plain
 	g.sum.add(*a.Input, *a.Output, *a.Thoughts, *a.Cached)
+	if strings.HasPrefix(a.Role, "utility_") {
+		// A router's call is spent, but no quota counts it: in a batch of its own,
+		// written in mid answer, it would pass for the answer.
+		g.sum.plain = bounded
+	}
 	g.sum.model = modelName(a.Model, g.sum.model)
 }
 
