@@ -315,7 +315,7 @@ func TestShape(t *testing.T) {
 		{"another tail", learned, learned[:len(learned)-1] + " ", ``},
 		{"a longer tail", learned, learned + " ", ``},
 		{"head and tail that share bytes", `{"params":{"update":{"content":{"text":""}}}}`, `{"params":{"update":{"content":{"text":"}}}}`, ``},
-		{"no room for the tail", `{"params":{"update":{"content":{"text":"a"}}},"method":"some/thing/or/other"}`, `{"params":{"update":{"content":{"text":"a`, ``},
+		{"no room for the tail", `{"params":{"update":{"content":{"text":"a"}}},"method":"` + strings.Repeat("m", 100) + `"}`, `{"params":{"update":{"content":{"text":"a`, ``},
 		{"members behind the text", fmt.Sprintf(other, "a"), fmt.Sprintf(other, "bc"), `"bc"`},
 		{"nothing learned", ``, learned, ``},
 		{"text that is no string", `{"params":{"update":{"content":{"text":11}}}}`, `{"params":{"update":{"content":{"text":11}}}}`, ``},
