@@ -11,7 +11,7 @@ import (
 	"github.com/sortie-ai/acp"
 )
 
-// The floods. They run one after the other: each fills a processor.
+// The floods. Each fills a processor.
 
 // TestLargePrompt: the prompt is larger than the pipe, and the runtime does not
 // read it, or hardly, or is itself writing.

@@ -3,6 +3,7 @@
 package acp_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ func TestHelper(t *testing.T) {
 	}
 	args = args[1:]
 	if what == "leaves its group" {
-		leaveGroup(t, args[0])
+		leaveGroup(t)
 	}
 	a, err := acp.New(nil)
 	if err != nil {
@@ -66,7 +67,7 @@ func TestHelper(t *testing.T) {
 }
 
 // leaveGroup is a runtime that moves into the group of a child of its own.
-func leaveGroup(t *testing.T, ready string) {
+func leaveGroup(t *testing.T) {
 	signal.Ignore(syscall.SIGTERM)
 	child := exec.Command("/bin/sleep", "60")
 	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -77,8 +78,10 @@ func leaveGroup(t *testing.T, ready string) {
 	if err := syscall.Setpgid(0, child.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(ready, nil, 0o600); err != nil {
-		t.Fatal(err)
+	in := bufio.NewScanner(os.Stdin)
+	for i, result := range []string{`"protocolVersion":1`, `"sessionId":"s"`} {
+		in.Scan()
+		fmt.Printf("{\"id\":%d,\"result\":{%s}}\n", i+1, result)
 	}
 	time.Sleep(time.Minute)
 }
@@ -88,28 +91,12 @@ func leaveGroup(t *testing.T, ready string) {
 func TestLeaderLeavesGroup(t *testing.T) {
 	together(t)
 	f := newFake(t)
-	ready := filepath.Join(t.TempDir(), "ready")
-	f.Argv, f.Env = helper(t, "leaves its group", ready).Args, append(f.Env, helperGuard+"=leaves its group")
-	short(&f.Config)
-	f.HandshakeTimeout = time.Minute
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	cancelled := make(chan time.Time, 1)
-	go func() { // ends with the file, or with the context
-		for _, err := os.Stat(ready); err != nil && ctx.Err() == nil; _, err = os.Stat(ready) {
-			time.Sleep(5 * time.Millisecond)
-		}
-		cancelled <- time.Now()
-		cancel()
-	}()
-	a, err := acp.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = a.Start(ctx, f.Config)
-	cancel()
-	began := <-cancelled
-	want{kind: acp.ErrTurnCancelled, from: graceBound, to: graceBound}.check(t, "Start", err, time.Since(began))
+	f.Argv, f.Env = helper(t, "leaves its group").Args, append(f.Env, helperGuard+"=leaves its group")
+	f.StopGrace = graceBound
+	s := f.mustStart()
+	began := time.Now()
+	err := s.Stop(context.Background())
+	want{from: graceBound, to: graceBound}.check(t, "Stop", err, time.Since(began))
 }
 
 // noDescriptors starts with every number of free descriptors, from none on.

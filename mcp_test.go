@@ -150,13 +150,13 @@ func TestMCPUnreadable(t *testing.T) {
 
 func TestMCPSecrets(t *testing.T) {
 	servers, e := parseMCP(writeMCP(t, `{"mcpServers":{
-		"a":{"command":"not-secret","args":["not-secret"],"env":{"A":"sec\"ret","B":"1","C":"a-longer-secret"}},
+		"a":{"command":"not-secret","args":["not-secret"],"env":{"A":"s<\"cret","B":"1","C":"a-longer-secret"}},
 		"b":{"url":"http://not-secret","headers":{"Authorization":"Bearer <x>","D":"a-longer-secret"}},
 		"c":{"command":"c","enabled":false,"env":{"E":"never-sent"}}}}`))
 	if e != nil {
 		t.Fatal(e)
 	}
-	want := []string{`Bearer \u003cx\u003e`, "a-longer-secret", "Bearer <x>", `sec\"ret`, `sec"ret`}
+	want := []string{`Bearer \u003cx\u003e`, "a-longer-secret", `s\u003c\"cret`, "Bearer <x>", `s<\"cret`, `s<"cret`}
 	if got := secretTexts(servers, nil); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -19,7 +19,7 @@ func Runtimes() []Runtime {
 		droid(),
 		pi(),
 		claudeAgent(Runtime{Name: "claude-latest", Facts: Facts{Agent: "@agentclientprotocol/claude-agent-acp"}}),
-		claudeAgent(Runtime{Name: "claude-zed", Facts: Facts{Agent: "@zed-industries/claude-agent-acp"}}),
+		claudeAgent(Runtime{Name: "claude-zed", Facts: Facts{Agent: "@zed-industries/claude-agent-acp", Hasty: true, EscapesBusy: []string{stubborn}}}),
 		codexZed(),
 		qwenCode(Runtime{Name: "qwen-latest"}),
 	}
@@ -68,10 +68,7 @@ func claudeAgent(r Runtime) Runtime {
 	r.Facts.Refused = completed
 	r.Facts.Broken = failed("response_error", "400")
 	r.Facts.Close = true
-	if r.Name == "claude-zed" {
-		r.Facts.Hasty = true
-		r.Facts.EscapesBusy = []string{stubborn}
-	} else {
+	if r.Facts.EscapesBusy == nil {
 		r.Facts.MayEscapeBusy = []string{stubborn}
 	}
 	return r

@@ -2,9 +2,9 @@
 
 // Controls shows that the tests notice when a guard is gone. Each line of
 // controls.txt names a file, a text in it, what to put there instead, and the
-// test that must then fail, separated by tabs; \n and \t mean a newline and a tab,
-// unless a text that holds them stands in the file as it is. Blank lines and those that
-// begin with # are skipped.
+// test that must then fail, separated by tabs; \n and \t mean a newline and a
+// tab, unless a text that holds them stands in the file as it is. Blank lines and
+// those that begin with # are skipped.
 //
 //	go run ./testdata/controls.go [-file PART] [-test PART] [-race] [-list FILE]
 //

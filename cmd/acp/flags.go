@@ -81,7 +81,9 @@ func parseProbe(args []string) (*settings, error) {
 	word := func(text string) error {
 		return fmt.Errorf("unexpected %q: write the runtime's command after --", text)
 	}
-	if err := s.parse(probeFlags(s), args, word); err != nil {
+	fs := probeFlags(s)
+	s.turnTimeout = 10 * time.Minute // a report comes to an end
+	if err := s.parse(fs, args, word); err != nil {
 		return nil, err
 	}
 	if len(s.command) == 0 {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // asCommand, in the environment, makes the test binary the command itself, and
@@ -246,6 +247,25 @@ func TestHelpAndVersion(t *testing.T) {
 		r := acpRun(t, "", strings.Fields(args)...)
 		if r.status != 0 || r.stderr != "" || !strings.Contains(r.stdout, want) {
 			t.Errorf("acp %s: status %d, %q, stderr %q", args, r.status, r.stdout, r.stderr)
+		}
+	}
+}
+
+// TestTurnTimeoutDefault: a probe's turn has a bound, a run's is the caller's.
+func TestTurnTimeoutDefault(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		parse func([]string) (*settings, error)
+		args  []string
+		want  time.Duration
+	}{
+		{parseProbe, []string{"--", "x"}, 10 * time.Minute},
+		{parseProbe, []string{"-turn-timeout", "1s", "--", "x"}, time.Second},
+		{parseRun, []string{"hello", "--", "x"}, 0},
+	} {
+		s, err := c.parse(c.args)
+		if err != nil || s.turnTimeout != c.want {
+			t.Errorf("%q: %+v, %v", c.args, s, err)
 		}
 	}
 }

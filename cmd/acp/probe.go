@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/sortie-ai/acp"
 )
@@ -161,9 +160,12 @@ func (j *job) probeSession(cfg acp.Config, r *report) (*acp.Info, error) {
 }
 
 func (j *job) probeTurn(s *acp.Session, r *report) error {
-	d := or(j.set.turnTimeout, 10*time.Minute) // a report comes to an end
-	ctx, done := context.WithTimeoutCause(j.ctx, d, errors.New("the turn took longer than "+d.String()))
-	defer done()
+	ctx := j.ctx
+	if d := j.set.turnTimeout; d > 0 {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeoutCause(ctx, d, errors.New("the turn took longer than "+d.String()))
+		defer done()
+	}
 	res, err := s.RunTurn(ctx, j.set.prompts[0], nil)
 	r.Turn = &turnReport{res.ExitReason, oneLine(res.StopReason), errorOf(err)}
 	r.Permissions.Refused = res.Refused

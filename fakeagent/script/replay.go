@@ -123,7 +123,7 @@ func (r *replay) advance(end int) error {
 		case rec.Dir == "stderr":
 			complain(r.err, "%s", rec.raw)
 		case rec.Dir == "note" && rec.exits():
-			return errExited
+			return rec.exitStatus()
 		case !rec.fromRuntime:
 		default:
 			if err := r.play(rec); err != nil {
@@ -183,18 +183,15 @@ func (r *replay) take(m *message) error {
 	return nil
 }
 
-// errExited says that the runtime exited here by itself.
-var errExited = errors.New("the runtime exited")
-
-// exits reports whether a note says so.
+// exits reports whether a note says that the runtime exited here by itself.
 func (r *record) exits() bool {
 	return strings.HasPrefix(r.Line, "exit status ") || strings.HasPrefix(r.Line, "signal: ")
 }
 
 // exitStatus is the one that a line names, 1 for a signal.
-func (r *record) exitStatus() int {
+func (r *record) exitStatus() exitStatus {
 	if n, err := strconv.Atoi(strings.TrimPrefix(r.Line, "exit status ")); err == nil {
-		return n
+		return exitStatus(n)
 	}
 	return 1
 }
@@ -202,8 +199,9 @@ func (r *record) exitStatus() int {
 // status is the recorded exit status once the client is gone, as long as the
 // recording was played to its end.
 func (r *replay) status(err error) int {
-	if errors.Is(err, errExited) {
-		return r.records[r.at].exitStatus()
+	var exit exitStatus
+	if errors.As(err, &exit) {
+		return int(exit)
 	}
 	if !errors.Is(err, errGone) {
 		complain(r.err, "fakeagent: replay: %v", err)
@@ -215,7 +213,7 @@ func (r *replay) status(err error) int {
 	}
 	for _, rec := range r.records {
 		if rec.Dir == "exit" {
-			return rec.exitStatus()
+			return int(rec.exitStatus())
 		}
 	}
 	return 0
