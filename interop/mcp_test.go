@@ -108,8 +108,8 @@ func deliver(t *testing.T, rt Runtime, transport string, gated bool) {
 		if string(calls) != "ping "+mcpSecret+"\n" {
 			t.Errorf("the server was called: %q", calls)
 		}
-		if last := b.lastAsked(); !last.AfterTool || !strings.Contains(last.Body, "echo of ping") {
-			t.Errorf("the model did not learn what the tool said; it was offered %v", last.Tools)
+		if !b.learnt("echo of ping") {
+			t.Errorf("the model did not learn what the tool said; it was offered %v", b.lastAsked().Tools)
 		}
 		if results := tn.of(acp.ToolResult); len(results) != 1 || results[0].ToolError {
 			t.Errorf("tool results: %+v", results)
