@@ -16,6 +16,8 @@
 // session tears itself down; [Session.Done] tells. Stop may be called at any
 // time, from anywhere, any number of times.
 //
+// The rules are those of docs/SPEC.md; "SPEC 3" is its section 3.
+//
 // # Limits
 //
 // A line of the runtime holds at most 10 MiB, 1,024 events wait between turns,
@@ -201,7 +203,7 @@ type SSH struct {
 	// StrictHostKeyChecking is accept-new (also if empty), yes or no.
 	StrictHostKeyChecking string
 	// PassEnv names variables whose values travel to the remote runtime, over
-	// the ssh session's standard input.
+	// the ssh session's standard input. One that is not set, or blank, does not.
 	PassEnv []string
 }
 

@@ -81,7 +81,7 @@ func ExampleAdapter_Start() {
 	// fake-agent 1.0.0
 	// tool servers: true token counts: false
 	// stopped: <nil>
-	// agent: invalid_workspace_cwd: the workspace is not an absolute path - retry: false
+	// agent: invalid_workspace_cwd: the workspace is not an absolute path: not/absolute - retry: false
 }
 
 // A caller's own timeout ends a turn through its context, and the cause of the

@@ -41,15 +41,15 @@ type loop struct {
 	status    *exitStatus // after the reap
 	tailText  string
 	tailEnded bool
-	gone      bool          // the exit was observed
-	self      bool          // and we had not asked for it
-	signalled bool          // the group was told to end
-	mayReap   bool          // the waiter was told that it may reap
-	eof       bool          // the stream has ended
-	drainLeft time.Duration // of the drain bound, as of drainAt
-	drainAt   time.Time
-	drainRead int  // bytes read since the exit
-	drained   bool // given up: a descendant holds stdout
+	gone      bool // the exit was observed
+	self      bool // and we had not asked for it
+	signalled bool // the group was told to end
+	mayReap   bool // the waiter was told that it may reap
+	eof       bool // the stream has ended
+	clockAt   time.Time
+	drainLeft time.Duration // of the drain bound, as of clockAt
+	drainRead int           // bytes read since the exit
+	drained   bool          // given up: a descendant holds stdout
 
 	// The session.
 	id       string // our own, empty: not known yet
@@ -140,9 +140,9 @@ func (l *loop) step() {
 			cancelled = t.ctx.Done()
 		}
 	}
-	drains := inbox != nil || l.drainRead > drainMost
-	l.drain(true)
-	l.arm(drains)
+	runs := inbox != nil || l.gone && l.drainRead > drainMost
+	l.clock(true)
+	l.arm(runs)
 	select {
 	case b := <-inbox:
 		l.cur, l.have = b, true
@@ -168,30 +168,34 @@ func (l *loop) step() {
 		l.tailEnded, l.tail = true, nil
 	case <-l.timer.C:
 	}
-	l.drain(drains)
+	l.clock(runs)
 	l.settle()
 }
 
-// drain counts the time since the last call against the drain bound, or leaves
-// it out: a consumer that holds the reader back holds this clock too (SPEC 3),
-// but not for more than what the runtime can have left behind. Our own work
-// counts, or a descendant that writes faster than we read would stop the clock.
-func (l *loop) drain(counts bool) {
-	if !l.draining() {
+// clock counts the time since the last call against the bounds of a stream whose
+// end is near, or leaves it out: a consumer that holds the reader back holds this
+// clock too (SPEC 3), but not for more than what an exited runtime can have left
+// behind. Our own work counts, or a descendant that writes faster than we read
+// would stop the clock.
+func (l *loop) clock(runs bool) {
+	if !l.draining() && l.writeBy.IsZero() {
 		return
 	}
 	now := time.Now()
-	if counts {
-		l.drainLeft -= now.Sub(l.drainAt)
+	spent := now.Sub(l.clockAt)
+	l.clockAt = now
+	if runs {
+		l.drainLeft -= spent
+	} else if !l.writeBy.IsZero() {
+		l.writeBy = l.writeBy.Add(spent)
 	}
-	l.drainAt = now
 }
 
 // draining reports that the exit was seen and the end of the stream was not.
 func (l *loop) draining() bool { return l.gone && !l.eof && !l.tearing }
 
 // arm sets the timer to the nearest deadline.
-func (l *loop) arm(drains bool) {
+func (l *loop) arm(runs bool) {
 	var by time.Time
 	nearer := func(t time.Time) {
 		if !t.IsZero() && (by.IsZero() || t.Before(by)) {
@@ -199,13 +203,15 @@ func (l *loop) arm(drains bool) {
 		}
 	}
 	nearer(l.eofBy)
-	nearer(l.writeBy)
 	nearer(l.bound)
 	if l.turn != nil {
 		nearer(l.turn.by)
 	}
-	if drains && l.draining() {
-		nearer(l.drainAt.Add(l.drainLeft))
+	if runs {
+		nearer(l.writeBy)
+		if l.draining() {
+			nearer(l.clockAt.Add(l.drainLeft))
+		}
 	}
 	if by.IsZero() {
 		l.timer.Stop()
@@ -263,7 +269,7 @@ func (l *loop) scanBatch() {
 }
 
 func (l *loop) streamEnded() {
-	l.eof, l.inbox = true, nil
+	l.eof, l.inbox, l.writeBy = true, nil, time.Time{}
 	wait := statusWait
 	if !l.started {
 		wait = exitWait
@@ -319,7 +325,7 @@ func (l *loop) observeExit() {
 		return
 	}
 	// SPEC 3: the leader is still unreaped, so the group is still its own.
-	l.drainLeft, l.drainAt, l.drainRead = drainBound, time.Now(), 0
+	l.drainLeft, l.clockAt, l.drainRead = drainBound, time.Now(), 0
 	l.signal(true)
 	l.allowReap()
 }
@@ -329,13 +335,18 @@ func (l *loop) writeFailed(err error) {
 	l.wfailed, l.broken = nil, true
 	l.endWriter()
 	if !l.eof && !l.tearing {
-		l.writeBy = time.Now().Add(l.cfg.readTimeout)
+		l.clockAt = time.Now()
+		l.writeBy = l.clockAt.Add(l.cfg.readTimeout)
 	}
 }
 
 // request queues a request whose answer goes to reply.
 func (l *loop) request(id int64, line []byte, reply chan<- answer) {
-	if l.lost != nil || l.tearing && (l.eof || l.broken) {
+	dead := l.lost != nil
+	if l.tearing { // SPEC 10: in full, also behind a connection given up
+		dead = l.streamOver() || l.broken
+	}
+	if dead {
 		reply <- answer{err: errLost}
 		return
 	}

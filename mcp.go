@@ -249,8 +249,8 @@ func orEmpty[T any](list []T) []T {
 }
 
 // secretTexts returns the values of env and headers and of passed variables, as
-// they are and as JSON spells them, with < as it is or escaped, the longest
-// first, so that one that holds another goes whole.
+// they are, as an error shows them, and as JSON spells them, with < and / as they
+// are or escaped, the longest first, so that one that holds another goes whole.
 func secretTexts(servers []mcpServer, values []string) (secrets []string) {
 	for _, s := range servers {
 		for _, p := range slices.Concat(s.env, s.headers) {
@@ -261,12 +261,13 @@ func secretTexts(servers []mcpServer, values []string) (secrets []string) {
 		values = slices.AppendSeq(values, strings.FieldsFuncSeq(v, func(r rune) bool { return r == '\n' || r == '\r' }))
 	}
 	for _, v := range values {
-		if len(v) < minSecret {
-			continue
-		}
 		spelt := strings.TrimSpace(string(encode(v)))
 		escaped, _ := json.Marshal(v) // a string always can
-		secrets = append(secrets, v, spelt[1:len(spelt)-1], string(escaped[1:len(escaped)-1]))
+		for _, s := range []string{v, strings.TrimSpace(cleanLine(v, len(v))), spelt[1 : len(spelt)-1], string(escaped[1 : len(escaped)-1])} {
+			if len(s) >= minSecret {
+				secrets = append(secrets, s, strings.ReplaceAll(s, "/", `\/`))
+			}
+		}
 	}
 	slices.SortFunc(secrets, func(a, b string) int {
 		if len(a) != len(b) {

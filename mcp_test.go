@@ -150,13 +150,18 @@ func TestMCPUnreadable(t *testing.T) {
 
 func TestMCPSecrets(t *testing.T) {
 	servers, e := parseMCP(writeMCP(t, `{"mcpServers":{
-		"a":{"command":"not-secret","args":["not-secret"],"env":{"A":"s<\"cret","B":"1","C":"a-longer-secret"}},
+		"a":{"command":"not-secret","args":["not-secret"],"env":{"A":"s<\"cret","B":"1","C":"a-longer-secret","D":" {\n\t\"key\": 1\n}/\n"}},
 		"b":{"url":"http://not-secret","headers":{"Authorization":"Bearer <x>","D":"a-longer-secret"}},
 		"c":{"command":"c","enabled":false,"env":{"E":"never-sent"}}}}`))
 	if e != nil {
 		t.Fatal(e)
 	}
-	want := []string{`Bearer \u003cx\u003e`, "a-longer-secret", `s\u003c\"cret`, "Bearer <x>", `s<\"cret`, `s<"cret`}
+	want := []string{
+		` {\n\t\"key\": 1\n}\/\n`, ` {\n\t\"key\": 1\n}/\n`, `Bearer \u003cx\u003e`,
+		" {\n\t\"key\": 1\n}\\/\n", " {\n\t\"key\": 1\n}/\n", "a-longer-secret",
+		`{  "key": 1 }\/`, `{  "key": 1 }/`, `s\u003c\"cret`, `\t\"key\": 1`, "Bearer <x>",
+		"\t\"key\": 1", `"key": 1`, `s<\"cret`, `s<"cret`,
+	}
 	if got := secretTexts(servers, nil); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -116,7 +116,7 @@ func TestTranscriptSecrets(t *testing.T) {
 		var rec transcript
 		r.c.record = &rec
 		r.c.servers = []mcpServer{{name: "a", kind: "stdio", command: "x",
-			env: []mcpPair{{"KEY", "s3cret"}, {"ODD", "a\"b\\<c"}, {"PEM", "line-0\r\nline-1"}}, headers: []mcpPair{{"H", "h3ader"}}}}
+			env: []mcpPair{{"KEY", "s3cret"}, {"ODD", "a\"b\\<c"}, {"PEM", "line-0\r\nline-1"}, {"JSON", " {\n\t\"a\":\t\"walrus\"\n}"}}, headers: []mcpPair{{"H", "h3ader"}}}}
 		r.c.hideSecrets(Config{})
 		r.handle("session/new", func(w wire) {
 			r.send("you said s3cret")

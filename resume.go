@@ -79,7 +79,7 @@ func (s *Session) ready(resumed bool, why string, servers bool) {
 			l.lower(&l.info.SessionContinuation, "session continuation")
 		}
 	}) // or it is lost meanwhile; the first turn will say so
-	s.log = s.log.With("session_id", s.id)
+	s.log = s.log.With("session_id", cleanLabel(s.id))
 	s.meter.open(s.id, s.launch.env)
 	s.launch.env = nil
 	s.log.Info("agent implementation", "name", s.agent.name, "version", s.agent.version)
@@ -90,7 +90,7 @@ func (l *loop) setID(id string) {
 	l.id = id
 	l.shape.forget()
 	if l.log = l.s.log; id != "" { // SPEC 13: from now on, every record
-		l.log = l.log.With("session_id", id)
+		l.log = l.log.With("session_id", cleanLabel(id))
 	}
 	if l.rec != nil {
 		l.rec.log.Store(l.log)
@@ -270,7 +270,7 @@ func (l *loop) endReplay(confirmed bool) {
 	if events := replayed.take(); confirmed && events != nil {
 		l.queue.dropped += replayed.dropped
 		for _, ev := range *events {
-			l.queue.push(ev)
+			l.queue.push(ev, l.cfg.maxLine)
 		}
 	}
 }

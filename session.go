@@ -84,7 +84,7 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // at most the stop grace and 3 s later. The end of ctx shortens the graceful
 // part only. It may be called any number of times; concurrent calls share one
 // teardown. The error is nil, also after a forced kill, unless the process
-// outlived even that.
+// outlived even that or a temporary directory could not be removed.
 func (s *Session) Stop(ctx context.Context) error {
 	s.do(func(l *loop) { l.stopAsked(); l.stopping = true })
 	select {

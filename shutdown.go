@@ -1,8 +1,14 @@
 package acp
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
-const reapBound = 2 * time.Second // SPEC 10.8
+const (
+	reapBound    = 2 * time.Second // SPEC 10.8
+	discardBound = time.Second     // with it, Stop takes the grace and 3 s
+)
 
 // wait steps until there is true or the bound has passed. A graceful wait also
 // ends when a Stop's context has ended.
@@ -32,7 +38,7 @@ func (l *loop) teardown() {
 	l.flush(half())
 
 	// 2. session/close or session/delete.
-	if l.closer != "" && !l.eof && !l.broken {
+	if l.closer != "" {
 		l.closeSession(half())
 	}
 
@@ -140,6 +146,29 @@ func (l *loop) closeStdin() {
 	}
 }
 
+// discardUsage removes the source's directory. The runtime may have filled it:
+// what takes too long is left behind, and Stop says so.
+func (l *loop) discardUsage() {
+	s := l.s
+	if s.meter.gauge == nil {
+		return
+	}
+	removed := make(chan error, 1)
+	go func() { removed <- s.meter.discard() }() // ends with the removal
+	timer := time.NewTimer(discardBound)
+	defer timer.Stop()
+	var err error
+	select {
+	case err = <-removed:
+	case <-timer.C:
+		err = errors.New("its removal takes too long")
+	}
+	if err != nil {
+		l.log.Warn("usage directory was not removed", "error", err)
+		s.end.err = fail(ErrPortExit, "the directory for usage figures was not removed", err)
+	}
+}
+
 // release gives back what the session still holds and says what it cannot.
 func (l *loop) release() {
 	s := l.s
@@ -158,13 +187,12 @@ func (l *loop) release() {
 		}
 		l.rec.finish()
 	}
-	if err := s.meter.discard(); err != nil {
-		l.log.Warn("usage directory was not removed", "error", err)
-	}
-	s.end = epilogue{info: l.info, lost: l.lost, exit: l.status, self: l.self, eof: l.byEOF, lastErr: l.tailText}
+	l.discardUsage()
+	e := &s.end
+	e.info, e.lost, e.exit, e.self, e.eof, e.lastErr = l.info, l.lost, l.status, l.self, l.byEOF, l.tailText
 	if l.status == nil {
 		l.log.Error("agent process outlived its kill")
-		s.end.err = fail(ErrPortExit, "the agent process outlived its kill", nil)
+		e.err = fail(ErrPortExit, "the agent process outlived its kill", nil)
 	}
 	l.timer.Stop()
 	l.stopAsked()

@@ -2,6 +2,7 @@ package acp
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -359,6 +360,45 @@ func TestKillOutlived(t *testing.T) {
 		}
 		r.s = nil
 	})
+}
+
+// stuckGauge has a directory that cannot be removed, or not soon.
+type stuckGauge struct {
+	slowGauge
+	err   error
+	after time.Duration
+}
+
+func (g stuckGauge) discard() error {
+	time.Sleep(g.after)
+	return g.err
+}
+
+// TestDiscard: a directory for usage figures that stays is what Stop says.
+func TestDiscard(t *testing.T) {
+	for _, tc := range []struct {
+		gauge stuckGauge
+		took  time.Duration
+		text  string
+	}{
+		{stuckGauge{after: time.Second - 1}, time.Second - 1, ""},
+		{stuckGauge{err: errors.New("in use")}, 0, "was not removed: in use"},
+		{stuckGauge{after: time.Minute}, time.Second, "takes too long"},
+	} {
+		bubble(t, func(t *testing.T, r *stage) {
+			r.begun(nil)
+			r.look(func(*loop) { r.s.meter = &meter{gauge: tc.gauge} })
+			began := time.Now()
+			kind := ErrPortExit
+			if tc.text == "" {
+				kind = ""
+			}
+			wantError(t, r.s.Stop(t.Context()), kind, tc.text)
+			wantTook(t, time.Since(began), tc.took)
+			r.s = nil
+			time.Sleep(tc.gauge.after) // the removal is not ours to end
+		})
+	}
 }
 
 // TestConcurrentStops share one teardown.

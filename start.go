@@ -161,16 +161,16 @@ func checkWorkspace(dir string) *Error {
 	case dir == "":
 		return bad("the workspace is empty", nil)
 	case !filepath.IsAbs(dir):
-		return bad("the workspace is not an absolute path", nil)
+		return bad("the workspace is not an absolute path: "+dir, nil)
 	}
 	fi, err := os.Lstat(filepath.Clean(dir)) // behind a slash at its end a link would be followed
 	switch {
 	case err != nil:
 		return bad("the workspace cannot be used", err)
 	case fi.Mode()&os.ModeSymlink != 0:
-		return bad("the workspace is a symbolic link", nil)
+		return bad("the workspace is a symbolic link: "+dir, nil)
 	case !fi.IsDir():
-		return bad("the workspace is not a directory", nil)
+		return bad("the workspace is not a directory: "+dir, nil)
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ type agentInfo struct {
 }
 
 func parseAgent(answer value, redact func(string) string) agentInfo {
-	label := func(s string) string { return cleanLabel(redact(s)) }
+	label := func(s string) string { return shown(s, labelText, redact) }
 	info, caps := answer.get("agentInfo"), answer.get("agentCapabilities")
 	sess, mcp := caps.get("sessionCapabilities"), caps.get("mcpCapabilities")
 	a := agentInfo{

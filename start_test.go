@@ -175,11 +175,14 @@ func TestLastWords(t *testing.T) {
 		{"sequences and controls go", "\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07x\ty\x7f\u009b1mz\u202e", "red x yz"},
 		{"invalid UTF-8", "a\xffb", "a\uFFFDb"},
 		{"secrets", "key=hunter2 again hunter2", "key=*** again ***"},
+		{"secrets of several lines", "{\n\t\"a\":\t\"walrus\"\n}", "{ | [redacted] | }"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *stage) {
 				r.c.redact = func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") }
+				r.c.servers = []mcpServer{{env: []mcpPair{{"JSON", "{\n\t\"a\":\t\"walrus\"\n}"}}}}
+				r.c.hideSecrets(Config{})
 				r.handle("initialize", func(wire) { r.say(tc.stderr); r.exit("exit status 1", 1) })
 				err := r.tryStart(t.Context())
 				var e *Error

@@ -30,7 +30,7 @@ func (l *loop) line(line []byte) {
 	switch {
 	case !ok:
 		l.malformedLine()
-	case m.method.kind() == 0:
+	case !m.method.has():
 		if m.id.kind() == 0 && m.result.kind() == 0 && m.err.kind() == 0 || !soundID(m.id) {
 			l.malformedLine()
 			return
@@ -284,5 +284,5 @@ func (l *loop) logUnknown(msg, key string, name value) {
 		l.seenNames = make(map[string]struct{})
 	}
 	l.seenNames[string(name)] = struct{}{}
-	l.log.Debug(msg, key, cleanLabel(l.cfg.redact(string(name))))
+	l.log.Debug(msg, key, shown(string(name), labelText, l.cfg.redact))
 }

@@ -359,3 +359,18 @@ func TestLongChunkMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestLongSessionID: the events have it exact, the log cut.
+func TestLongSessionID(t *testing.T) {
+	bubble(t, func(t *testing.T, r *stage) {
+		r.id = strings.Repeat("i", 100_000)
+		r.begun(func(w wire) { r.send("garbage"); r.stop(w, "end_turn") })
+		o := r.turn(t.Context())
+		if wantError(t, o.err, ""); o.res.SessionID != r.id {
+			t.Errorf("an id of %d bytes", len(o.res.SessionID))
+		}
+		if r.log.count("agent wrote a line that is no message", r.id[:labelText]) != 1 || r.log.count(r.id[:labelText+1]) != 0 {
+			t.Error("the log does not have the id, or more of it than a label")
+		}
+	})
+}

@@ -38,6 +38,12 @@ func cleanLine(s string, limit int) string {
 
 func cleanLabel(s string) string { return cleanLine(s, labelText) }
 
+// shown is cleanLine behind redact, which a control inside a secret must not
+// deceive.
+func shown(s string, limit int, redact func(string) string) string {
+	return cleanLine(redact(cleanLine(s, len(s))), limit)
+}
+
 // clean works in place, on valid UTF-8, and returns how many bytes and runes
 // remain. Newlines and tabs are kept if lines is set and are spaces otherwise.
 func clean(b []byte, limit int, lines bool) (n, runes int, cut bool) {

@@ -166,7 +166,7 @@ func (t *turn) outcome(redact func(string) string) (stop string, quota int64, er
 			stop = reason.compact()
 		}
 		quota = quotaBound(t.answer.result)
-		shown := cleanLabel(redact(stop))
+		shown := shown(stop, labelText, redact)
 		err = stopError(stop, shown)
 		stop = shown
 	} else {
@@ -312,12 +312,7 @@ func (l *loop) withdraw() bool {
 	if l.turn.sent {
 		return false
 	}
-	for i, o := range l.outq {
-		if o.prompt {
-			l.outq = append(l.outq[:i], l.outq[i+1:]...)
-			break
-		}
-	}
+	l.outq = slices.DeleteFunc(l.outq, func(o outgo) bool { return o.prompt })
 	return true
 }
 
@@ -341,6 +336,7 @@ func (l *loop) turnDue(t *turn) {
 func (l *loop) finish(a answer) {
 	t := l.turn
 	t.answer = a
+	l.withdraw() // or it would run behind the caller's retry
 	if t.state != turnWaiting {
 		l.flushMessage()
 		t.late, t.dropped = l.queue.take(), l.takeDropped()
@@ -370,12 +366,12 @@ func (l *loop) leave(t *turn) {
 
 // emit hands an event to the turn in flight, or queues it for the next.
 func (l *loop) emit(ev Event) {
-	if l.inTurn() && l.queue.n == 0 && (l.pend == nil || len(*l.pend) < eventBatch) {
+	if l.inTurn() && len(l.queue.events) == 0 && (l.pend == nil || len(*l.pend) < eventBatch && len(ev.Text) <= largeBuf) {
 		l.deliver(ev)
 		return
 	}
 	ev.SessionID, ev.PID = l.id, l.s.pid
-	l.queue.push(ev)
+	l.queue.push(ev, l.cfg.maxLine)
 }
 
 // inTurn reports that what the runtime says belongs to the turn in flight.
@@ -405,7 +401,7 @@ const eventBatch = 256
 // full reports that the turn's events have no room for what one more line can
 // bring. A turn that is being ended takes everything.
 func (l *loop) full() bool {
-	return l.held() && (l.queue.n > 0 || len(*l.pend) >= eventBatch-8)
+	return l.held() && (len(l.queue.events) > 0 || len(*l.pend) >= eventBatch-8)
 }
 
 // held reports that nothing more may be taken from the reader until the
@@ -431,36 +427,35 @@ func (a *Adapter) putBatch(b *[]Event) {
 	a.batches.Put(b)
 }
 
-// eventQueue keeps the newest 1,024 events (SPEC 4) in a ring that grows.
+// eventQueue keeps the newest 1,024 events (SPEC 4), oldest first.
 type eventQueue struct {
-	ring    []Event
-	head, n int
+	events  []Event
+	text    int // bytes of their Text
 	dropped int
 }
 
 const queueBound = 1024
 
-func (q *eventQueue) push(ev Event) {
-	if q.n == queueBound {
-		q.ring[q.head] = ev
-		q.head = (q.head + 1) % queueBound
+// push adds an event. What the events carry of a reply is bounded too, by four
+// lines at their bound.
+func (q *eventQueue) push(ev Event, maxLine int) {
+	q.events = append(q.events, ev)
+	q.text += len(ev.Text)
+	for len(q.events) > queueBound || len(q.events) > 1 && q.text/4 > maxLine {
+		q.text -= len(q.events[0].Text)
+		q.events[0] = Event{}
+		q.events = q.events[1:]
 		q.dropped++
-		return
 	}
-	q.ring = append(q.ring, ev)
-	q.n++
 }
 
-// take empties the queue, oldest first; nil when there is nothing.
+// take empties the queue; nil when there is nothing.
 func (q *eventQueue) take() *[]Event {
-	if q.n == 0 {
+	if len(q.events) == 0 {
 		return nil
 	}
-	all := q.ring
-	if q.head > 0 {
-		all = slices.Concat(q.ring[q.head:], q.ring[:q.head])
-	}
-	q.ring, q.head, q.n = nil, 0, 0
+	all := q.events
+	q.events, q.text = nil, 0
 	return &all
 }
 
@@ -476,7 +471,7 @@ func (l *loop) response(m *message) {
 	}
 	t := l.turn
 	switch {
-	case ok && t != nil && id == t.id && t.state != turnOver && t.state != turnWaiting && t.sent:
+	case ok && l.inTurn() && id == t.id && t.sent:
 		t.answered = true
 		l.finish(a)
 		return
@@ -530,15 +525,15 @@ func (e *rpcError) Error() string {
 
 // parseRPCError shows data bare if it is a string, else as compact JSON.
 func parseRPCError(v value, redact func(string) string) *rpcError {
-	e := &rpcError{message: cleanLine(redact(v.get("message").str()), errorText)}
+	e := &rpcError{message: shown(v.get("message").str(), errorText, redact)}
 	if code, err := strconv.ParseFloat(string(v.get("code")), 64); err == nil {
 		e.code = int64(code)
 	}
 	switch data := v.get("data"); {
 	case data.kind() == '"':
-		e.data = cleanLine(redact(data.str()), errorText)
+		e.data = shown(data.str(), errorText, redact)
 	case data.has():
-		e.data = cleanLine(redact(data.compact()), errorText)
+		e.data = shown(data.compact(), errorText, redact)
 	}
 	return e
 }

@@ -44,6 +44,48 @@ func TestWriteFailed(t *testing.T) {
 			wantTook(t, o.took, 10*time.Second)
 		})
 	})
+	t.Run("the exit follows the stream's end", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *stage) {
+			r.begun(nil)
+			deaf(r)
+			r.later(r.c.readTimeout-1, r.hangUp)
+			r.later(r.c.readTimeout+500*time.Millisecond, func() { r.exit("exit status 6", 6) })
+			o := r.turn(t.Context())
+			wantError(t, o.err, ErrPortExit, "the agent connection was lost: exit status 6")
+			wantTook(t, o.took, r.c.readTimeout+500*time.Millisecond)
+		})
+	})
+	// A consumer that holds the reader back holds this clock too.
+	t.Run("a slow consumer", func(t *testing.T) {
+		for _, answers := range []bool{true, false} {
+			bubble(t, func(t *testing.T, r *stage) {
+				r.begun(func(w wire) {
+					r.send(chunk("x"))
+					r.later(time.Second, func() { deaf(r); r.send(request("1", "fs/x", `{}`)) })
+					r.later(2*time.Second, func() {
+						r.send(chunk("y"))
+						if answers {
+							r.stop(w, "end_turn")
+							r.exit("exit status 0", 0)
+						}
+					})
+				})
+				held := false
+				o := <-r.goTurn(t.Context(), func(ev Event) {
+					if ev.Type == Notification && !held {
+						held = true
+						time.Sleep(time.Hour)
+					}
+				})
+				if answers {
+					wantError(t, o.err, "")
+					return
+				}
+				wantError(t, o.err, ErrPortExit, "writing to the agent failed")
+				wantTook(t, o.took, time.Hour+r.c.readTimeout)
+			})
+		}
+	})
 	t.Run("the turn is cancelled meanwhile", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *stage) {
 			r.begun(nil)
@@ -298,6 +340,39 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
+// TestCloseBehindGiveUp: SPEC 10's list runs in full on a connection given up.
+func TestCloseBehindGiveUp(t *testing.T) {
+	bubble(t, func(t *testing.T, r *stage) {
+		r.begun(func(wire) {
+			r.asksInVain()
+			r.later(time.Second, func() { r.stdin.set(func() { r.stdin.stuck = false }) })
+		})
+		wantError(t, r.turn(t.Context()).err, ErrPortExit, "does not read")
+		<-r.s.Done()
+		if len(r.sent("session/close")) != 1 {
+			t.Error("the session was not closed")
+		}
+	})
+}
+
+// TestUnwrittenPrompt: a prompt that waits while its turn is lost never goes out.
+func TestUnwrittenPrompt(t *testing.T) {
+	bubble(t, func(t *testing.T, r *stage) {
+		r.begun(nil)
+		r.stubborn()
+		r.stdin.set(func() { r.stdin.stuck, r.stdin.room = true, 10 })
+		r.send(flood(2))
+		synctest.Wait()
+		r.later(2*time.Second, func() { r.stdin.set(func() { r.stdin.stuck = false }) })
+		r.later(time.Millisecond, func() { r.stdout.set(func() { r.stdout.noWriter = true }) })
+		wantError(t, r.turn(t.Context()).err, ErrPortExit)
+		<-r.s.Done()
+		if len(r.sent("")) != 2 || len(r.sent("session/prompt")) != 0 {
+			t.Errorf("%d answers, %d prompts", len(r.sent("")), len(r.sent("session/prompt")))
+		}
+	})
+}
+
 // TestBacklogDrains: what was read does not count.
 func TestBacklogDrains(t *testing.T) {
 	t.Parallel()
@@ -362,6 +437,36 @@ func TestBlockedConsumer(t *testing.T) {
 		}
 		if n := len(o.events); n > queueBound+2*eventBatch+10 {
 			t.Errorf("%d events were kept", n)
+		}
+	})
+}
+
+// TestTextIsBounded: what a cancelled turn brings to a consumer that blocks.
+func TestTextIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, r *stage) {
+		r.c.chunkText = true
+		big := strings.Repeat("x", 256<<10)
+		const chunks = 40
+		r.begun(func(wire) {
+			r.send(chunk("x"))
+			r.later(2*time.Second, func() { r.send(strings.Repeat(chunk(big)+"\n", chunks) + chunk("the last")) })
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		held, text := false, 0
+		o := <-r.goTurn(ctx, func(ev Event) {
+			if text += len(ev.Text); ev.Text == "x" && !held {
+				held = true
+				time.Sleep(r.c.readTimeout * 2)
+			}
+		})
+		wantError(t, o.err, ErrTurnCancelled)
+		// The first waits for the consumer, the others in the queue.
+		if most := 4*r.c.maxLine + len(big) + 100; text > most || text < most-2*len(big) {
+			t.Errorf("%d bytes of text, want up to %d", text, most)
+		}
+		if o.events[len(o.events)-3].Text != "the last" || r.count(o, "events were dropped between turns") != 1 {
+			t.Errorf("%d events, %d notices", len(o.events), r.count(o, "events were dropped between turns"))
 		}
 	})
 }

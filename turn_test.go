@@ -58,6 +58,9 @@ func TestDisposition(t *testing.T) {
 		{"an error of null beside a result", func(r *stage, w wire) {
 			r.send(`{"id":` + string(w.ID) + `,"error":null,"result":{"stopReason":"end_turn"}}`)
 		}, "", "", 0, false},
+		{"a method of null beside a result", func(r *stage, w wire) {
+			r.send(`{"id":` + string(w.ID) + `,"method":null,"result":{"stopReason":"end_turn"}}`)
+		}, "", "", 0, false},
 		{"a result of null beside an error", func(r *stage, w wire) {
 			r.send(`{"id":` + string(w.ID) + `,"result":null,"error":{"code":3,"message":"m"}}`)
 		}, ErrResponseError, "error 3: m", 0, false},
@@ -137,6 +140,29 @@ func TestErrorsAreBounded(t *testing.T) {
 			if o := r.turn(t.Context()); len(o.err.Error()) > 2500 || len(o.res.StopReason) > 200 {
 				t.Errorf("an error of %d bytes, a stop reason of %d", len(o.err.Error()), len(o.res.StopReason))
 			}
+		})
+	}
+}
+
+// TestErrorsAreRedacted: a secret is found behind what cleaning takes out of it
+// and as JSON spells it.
+func TestErrorsAreRedacted(t *testing.T) {
+	const secret = "pass/word/1"
+	for _, tc := range []struct {
+		answer string
+		kind   ErrorKind
+	}{
+		{`"error":{"code":1,"message":"` + secret + `"}`, ErrResponseError},
+		{`"error":{"code":1,"message":"pass\u202e/word/1"}`, ErrResponseError},
+		{`"error":{"code":1,"message":"m","data":"pass\u001b/word/1"}`, ErrResponseError},
+		{`"error":{"code":1,"message":"m","data":["pass\/word\/1"]}`, ErrResponseError},
+		{`"result":{"stopReason":"pass/\u0000word/1"}`, ErrTurnOutcomeUnknown},
+	} {
+		bubble(t, func(t *testing.T, r *stage) {
+			r.c.servers = []mcpServer{{env: []mcpPair{{"A", secret}}}}
+			r.c.hideSecrets(Config{})
+			r.began(func(w wire) { r.send(`{"id":` + string(w.ID) + `,` + tc.answer + `}`) })
+			wantError(t, r.turn(t.Context()).err, tc.kind, "[redacted]")
 		})
 	}
 }

@@ -87,6 +87,9 @@ func TestHostileJournal(t *testing.T) {
 			}
 			r.chat(file, b.String())
 		}, modelCalls(1)},
+		{"too many messages without a name in a line", func(r *rig) {
+			r.chat(file, `{"$set":{"messages":[`+strings.Repeat("{},", maxMessages)+"{}]}}\n")
+		}, modelCalls(1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)

@@ -269,41 +269,41 @@ type chat struct {
 }
 
 // line takes one line of a file: a message, or a change that lists messages.
-// It returns false when there are too many.
-func (j *journal) line(value []byte, opening bool) bool {
-	var l struct {
-		chat
-		Set struct {
-			Messages []chat `json:"messages"`
-		} `json:"$set"`
-	}
-	if json.Unmarshal(value, &l) != nil {
+// It returns false when there are too many, named or not.
+func (j *journal) line(line value, opening bool) bool {
+	var s scanner
+	if _, ok := s.scan(line); !ok {
 		return true
 	}
-	for _, c := range append(l.Set.Messages, l.chat) {
-		if len(j.before)+len(j.spent) >= maxMessages {
+	n := 0
+	for _, m := range line.get("$set").get("messages").each {
+		if n++; n > maxMessages || !j.message(m, opening) {
 			return false
 		}
-		j.message(c, opening)
 	}
-	return true
+	return j.message(line, opening)
 }
 
 // SPEC 9, Gemini reading: messages with tokens, the last occurrence of an id
-// wins, those present at open excluded.
-func (j *journal) message(c chat, opening bool) {
-	if c.ID == "" || len(c.ID) > maxName {
-		return
+// wins, those present at open excluded. It returns false when there are too many.
+func (j *journal) message(m value, opening bool) bool {
+	if len(j.before)+len(j.spent) >= maxMessages {
+		return false
+	}
+	var c chat
+	if json.Unmarshal(m, &c) != nil || c.ID == "" || len(c.ID) > maxName {
+		return true
 	}
 	if opening {
 		j.before[c.ID] = true
 	}
 	t := c.Tokens
 	if j.before[c.ID] || t == nil || min(t.Input, t.Output, t.Thoughts, t.Cached) < 0 {
-		return
+		return true
 	}
 	var f figure
 	f.add(t.Input, t.Output, t.Thoughts, t.Cached)
 	j.spent[c.ID] = f
 	j.model = modelName(c.Model, j.model)
+	return true
 }
