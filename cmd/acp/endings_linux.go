@@ -108,9 +108,17 @@ func startSubject(c acp.Config) (*subject, error) {
 // readAll takes everything the runtime says and reports the answers.
 func (s *subject) readAll(stdout io.Reader) {
 	defer close(s.read)
-	r := bufio.NewReader(stdout)
+	const most = 10 << 20 // of a line; of a longer one the rest is left out
+	r := bufio.NewReaderSize(stdout, 64<<10)
+	var line []byte
 	for {
-		line, err := r.ReadBytes('\n')
+		part, err := r.ReadSlice('\n')
+		if len(line) < most {
+			line = append(line, part...)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
 		var m struct {
 			ID     json.RawMessage
 			Method string
@@ -126,6 +134,7 @@ func (s *subject) readAll(stdout io.Reader) {
 		if err != nil {
 			return
 		}
+		line = nil
 	}
 }
 

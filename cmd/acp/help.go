@@ -5,18 +5,23 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 )
 
 func help(args []string) int {
 	switch {
-	case len(args) == 0:
+	case len(args) == 0, asksHelp(args):
 		return show(helpText)
 	case len(args) == 1 && args[0] == "run":
 		return show(helpRun())
 	case len(args) == 1 && args[0] == "probe":
 		return show(helpProbe())
 	}
-	return wrongUsage("acp help", errors.New("there is help for run and for probe"))
+	return wrongUsage("acp", errors.New("there is help for run and for probe"))
+}
+
+func asksHelp(args []string) bool {
+	return len(args) == 1 && slices.Contains([]string{"-h", "-help", "--help"}, args[0])
 }
 
 const helpText = `acp drives a coding-agent runtime that speaks the Agent Client Protocol.
@@ -51,7 +56,8 @@ func helpRun() string {
 
 Starts COMMAND, a runtime that speaks the Agent Client Protocol on its standard
 input and output, sends it the prompts, one turn each, shows what it answers and
-stops it. Without a COMMAND a pretend runtime answers. Everything after the
+stops it. Without a COMMAND a pretend runtime answers; slow, long N, permission,
+ask, refuse, fail or crash in a prompt is what it then does. Everything after the
 first -- is the command; flags may also follow the prompt.
 
 Permission requests are refused: nobody is there to grant them. That is not a
@@ -68,11 +74,13 @@ sandbox, since a runtime may act without asking.
   -ssh HOST                 start COMMAND on HOST with ssh; -cwd must exist there
                             and here
   -ssh-strict MODE          host keys: accept-new (default), yes or no
-  -ssh-pass-env NAME        pass this variable on to HOST; repeatable
+  -ssh-pass-env NAME        pass this variable on to HOST if it is set and not
+                            blank; repeatable
   -json                     one JSON object a line on standard output
   -record FILE              write a transcript of the wire to FILE
 ` + helpCommon + `
-Ctrl-C cancels the turn and stops the runtime; a second one kills it.
+Ctrl-C cancels the turn and stops the runtime; a second one kills it. During the
+start only its grace ends it; a third one then leaves it behind.
 
 Exit status: 0 every turn completed, 1 a turn or the session failed, 2 wrong
 usage, 130 interrupted.

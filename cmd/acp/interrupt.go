@@ -52,7 +52,11 @@ func (j *job) interrupted(n int) {
 	switch {
 	case n == 1:
 		j.cancel(errInterrupted)
-		j.tell("interrupted: stopping; once more kills the runtime")
+		if s == nil {
+			j.tell("interrupted: ending the runtime")
+		} else {
+			j.tell("interrupted: stopping; once more kills the runtime")
+		}
 		// A runtime that does not answer session/cancel is not waited for long.
 		time.AfterFunc(or(j.set.stopGrace, stopGrace), j.stopLive)
 	case s == nil && n == 2:

@@ -38,10 +38,13 @@ func command(args []string) int {
 	case "probe":
 		return start("acp probe", rest, parseProbe, helpProbe, probe)
 	case "version", "-version", "--version":
-		if len(rest) > 0 {
-			return wrongUsage("acp version", errors.New("it takes no arguments"))
+		switch {
+		case len(rest) == 0:
+			return show(versionLine() + "\n")
+		case asksHelp(rest):
+			return show(helpText)
 		}
-		return show(versionLine() + "\n")
+		return wrongUsage("acp", errors.New("version takes no arguments"))
 	case "help", "-h", "-help", "--help":
 		return help(rest)
 	default:
@@ -73,6 +76,7 @@ func complain(name string, err error) {
 
 func show(text string) int {
 	if _, err := io.WriteString(os.Stdout, text); err != nil {
+		complain("acp", err)
 		return exitFailed
 	}
 	return exitOK

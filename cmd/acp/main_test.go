@@ -147,8 +147,8 @@ func TestWrongUsage(t *testing.T) {
 	}{
 		{args: "", want: "say what to do"},
 		{args: "dance", want: `there is no command "dance"`},
-		{args: "version now", want: "takes no arguments"},
-		{args: "help dance", want: "help for run and for probe"},
+		{args: "version now", want: "takes no arguments (try acp -help)"},
+		{args: "help dance", want: "help for run and for probe (try acp -help)"},
 		{args: "run -dance hello", want: "not defined: -dance"},
 		{args: "run hello -dance", want: "not defined: -dance"},
 		{args: "run -prompt", want: "needs an argument: -prompt"},
@@ -172,8 +172,8 @@ func TestWrongUsage(t *testing.T) {
 		{args: "run -resume ~ hello", want: `-resume cannot be ""`},
 		{args: "run -mcp-config ~ hello", want: `-mcp-config cannot be ""`},
 		{args: "run -record ~ hello", want: `-record cannot be ""`},
-		{args: "run -record " + dir + " hello", want: "is a directory"},
-		{args: "run -log-file " + dir + " hello", want: "is a directory"},
+		{args: "run -record " + dir + " hello", want: "-record: open " + dir + ": is a directory"},
+		{args: "run -log-file " + dir + " hello", want: "-log-file: open " + dir + ": is a directory"},
 		{args: "run -log-level loud hello", want: `invalid value "loud"`},
 		{args: "probe", want: "write the runtime's command after --"},
 		{args: "probe gemini", want: `unexpected "gemini"`},
@@ -243,6 +243,8 @@ func TestHelpAndVersion(t *testing.T) {
 		"run -h":      "-ssh-pass-env NAME",
 		"probe -help": "-prompt TEXT",
 		"version":     "(revision ",
+		"version -h":  "acp probe [flags] -- COMMAND",
+		"help -help":  "acp probe [flags] -- COMMAND",
 	} {
 		r := acpRun(t, "", strings.Fields(args)...)
 		if r.status != 0 || r.stderr != "" || !strings.Contains(r.stdout, want) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -151,4 +152,32 @@ func TestTerminalView(t *testing.T) {
 			t.Errorf("status %d: %q", status, got)
 		}
 	})
+}
+
+// TestProbeLongLine: of a line above the bound only that much is kept, and the
+// answer behind it is seen.
+func TestProbeLongLine(t *testing.T) {
+	t.Parallel()
+	s := &subject{answer: make(chan int, 2), read: make(chan struct{})}
+	long := io.LimitReader(zeros{}, 256<<20)
+	before := new(runtime.MemStats)
+	runtime.ReadMemStats(before)
+	s.readAll(io.MultiReader(strings.NewReader(`{"id":1,"result":"`), long, strings.NewReader("\"}\n"+`{"id":2}`)))
+	after := new(runtime.MemStats)
+	if runtime.ReadMemStats(after); after.TotalAlloc-before.TotalAlloc > 128<<20 {
+		t.Errorf("%d MiB were allocated", (after.TotalAlloc-before.TotalAlloc)>>20)
+	}
+	if id := <-s.answer; id != 2 || len(s.answer) > 0 {
+		t.Errorf("the answer to %d", id)
+	}
+}
+
+// zeros is an endless text.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = '0'
+	}
+	return len(p), nil
 }

@@ -113,7 +113,7 @@ func (w *wire) capabilities() advertised {
 	}
 	return advertised{
 		agent:    agentLine{text(a.AgentInfo.Name), text(a.AgentInfo.Version)},
-		protocol: a.ProtocolVersion,
+		protocol: bounded(a.ProtocolVersion),
 		load:     c.LoadSession == true,
 		resume:   c.SessionCapabilities["resume"] != nil,
 		close:    c.SessionCapabilities["close"] != nil,
@@ -121,6 +121,14 @@ func (w *wire) capabilities() advertised {
 		http:     c.MCPCapabilities["http"] == true,
 		sse:      c.MCPCapabilities["sse"] == true,
 	}
+}
+
+// bounded is a value as it was answered, or the beginning of a long one in a string.
+func bounded(v json.RawMessage) json.RawMessage {
+	if len(v) > 200 {
+		v, _ = json.Marshal(cut(oneLine(string(v)), 200)) // a string always can
+	}
+	return v
 }
 
 func (a advertised) resumeRoute() string {

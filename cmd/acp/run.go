@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/sortie-ai/acp"
@@ -72,7 +73,7 @@ func (j *job) logger() (*slog.Logger, error) {
 	if j.set.logFile != "" {
 		f, err := os.OpenFile(j.set.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("-log-file: %w", err)
 		}
 		to = newLogSink()
 		j.finals = append(j.finals, to.drainTo(f), func() { j.complainIf(f.Close()) })
@@ -193,13 +194,17 @@ func over(s *acp.Session) bool {
 }
 
 // finish closes the files and finds the exit status.
-func (j *job) finish(e end, record *os.File) int {
+func (j *job) finish(e end, record *transcript) int {
 	cause := context.Cause(j.ctx)
 	for _, f := range j.finals {
 		f()
 	}
 	if record != nil {
 		j.complainIf(record.Close())
+		if record.failed.Load() && e.err == nil {
+			e.err = errors.New("the transcript could not be written")
+			complain(j.name, e.err)
+		}
 	}
 	switch {
 	case errors.Is(cause, errInterrupted):
@@ -230,13 +235,13 @@ func (j *job) complainIf(err error) {
 }
 
 // create makes a file that only its owner reads; nil for no name.
-func create(name string) (*os.File, error) {
+func create(name string) (*transcript, error) {
 	if name == "" {
 		return nil, nil
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // #nosec G304 -- the user's own
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("-record: %w", err)
 	}
 	if fi, err := f.Stat(); err == nil && fi.Mode().IsRegular() {
 		err = f.Chmod(0o600) // it may have been there before
@@ -244,5 +249,19 @@ func create(name string) (*os.File, error) {
 			return nil, errors.Join(err, f.Close())
 		}
 	}
-	return f, nil
+	return &transcript{File: f}, nil
+}
+
+// A transcript is the file of -record.
+type transcript struct {
+	*os.File
+	failed atomic.Bool
+}
+
+func (t *transcript) Write(p []byte) (int, error) {
+	n, err := t.File.Write(p)
+	if err != nil {
+		t.failed.Store(true)
+	}
+	return n, err
 }

@@ -202,6 +202,19 @@ func TestRecordIsPrivate(t *testing.T) {
 	sentPrompts(t, record) // every line is JSON
 }
 
+// TestRecordFails: a transcript that cannot be written fails the run.
+func TestRecordFails(t *testing.T) {
+	t.Parallel()
+	const full = "/dev/full"
+	if _, err := os.Stat(full); err != nil {
+		t.Skip(err)
+	}
+	r := acpRun(t, "", "run", "-record", full, "hello")
+	if r.status != 1 || !strings.Contains(r.stderr, "acp run: the transcript could not be written\n") {
+		t.Errorf("status %d, stderr %q", r.status, r.stderr)
+	}
+}
+
 func TestLog(t *testing.T) {
 	t.Parallel()
 	r := acpRun(t, "", "run", "-log-level", "info", "hello")

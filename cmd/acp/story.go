@@ -162,7 +162,8 @@ func (s *story) over(e end) {
 // goes to standard error.
 type plainScreen struct {
 	out     *outlet
-	pending []byte // a text line that has not ended
+	pending []byte // of a text line that has not ended
+	begun   bool   // such a line
 }
 
 func (p *plainScreen) text(s string) {
@@ -171,11 +172,15 @@ func (p *plainScreen) text(s string) {
 		_, _ = p.out.Write(append(p.pending, s[:i]...))
 		p.pending = p.pending[:0]
 	}
-	p.pending = append(p.pending, s[i:]...)
+	if p.pending = append(p.pending, s[i:]...); len(p.pending) > 64<<10 { // it may never end
+		_, _ = p.out.Write(p.pending)
+		p.pending = p.pending[:0]
+	}
+	p.begun = i < len(s) || p.begun && i == 0
 }
 
 func (p *plainScreen) endText() {
-	if len(p.pending) > 0 {
+	if p.begun {
 		p.text("\n")
 	}
 }

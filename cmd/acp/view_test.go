@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -362,5 +363,26 @@ func TestOneLine(t *testing.T) {
 	t.Parallel()
 	if got := oneLine(" a\x1b[31m\u202eb\nc\td\x00 "); got != "a?[31m?b c d?" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestPlainLine: a line that does not end is written in pieces, and ended once.
+func TestPlainLine(t *testing.T) {
+	var b bytes.Buffer
+	p := &plainScreen{out: &outlet{w: &b, failed: func(err error) { t.Error(err) }}}
+	p.text("one\ntwo")
+	if b.String() != "one\n" {
+		t.Errorf("%q before the line has ended", b.String())
+	}
+	long := strings.Repeat("x", 64<<10)
+	p.text(long)
+	if len(p.pending) > 0 || b.Len() != len("one\ntwo")+len(long) {
+		t.Errorf("%d bytes wait, %d are written", len(p.pending), b.Len())
+	}
+	p.line(good, "behind")
+	p.text("last")
+	p.close()
+	if want := "one\ntwo" + long + "\nbehind\nlast\n"; b.String() != want {
+		t.Errorf("%.40q … %q", b.String(), b.String()[max(0, b.Len()-20):])
 	}
 }
