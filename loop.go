@@ -159,8 +159,10 @@ func (l *loop) step() {
 	case <-cancelled:
 		l.endTurn(fail(ErrTurnCancelled, "the turn was cancelled", context.Cause(l.turn.ctx)))
 	case err := <-l.wfailed:
+		l.clock(runs) // of the other bound
 		l.writeFailed(err)
 	case <-l.exited:
+		l.clock(runs)
 		l.observeExit()
 	case st := <-l.reaped:
 		l.status, l.reaped = &st, nil

@@ -62,7 +62,7 @@ func TestWriteFailed(t *testing.T) {
 				r.begun(func(w wire) {
 					r.send(chunk("x"))
 					r.later(time.Second, func() { deaf(r); r.send(request("1", "fs/x", `{}`)) })
-					r.later(2*time.Second, func() {
+					r.later(10*time.Minute, func() { // long after the bound, had it not been held
 						r.send(chunk("y"))
 						if answers {
 							r.stop(w, "end_turn")
