@@ -254,8 +254,13 @@ func TestGoldenLosesNothing(t *testing.T) {
 			dir, ours := workplace(t), answered{}
 			r.want = r.replay(t, dir, r.script)
 			for i, l := range r.lines {
-				want := ours.weigh(l)
-				lost := r.replay(t, dir, slices.Delete(slices.Clone(r.script), i, i+1)) != r.want
+				want, rest := ours.weigh(l), slices.Delete(slices.Clone(r.script), i, i+1)
+				lost := r.replay(t, dir, rest) != r.want
+				// What a session/load brings, which is not waited for any more, may come
+				// behind it all the same, once in a hundred times.
+				for tries := 1; tries < 5 && !lost && l.Method == "session/load"; tries++ {
+					lost = r.replay(t, dir, rest) != r.want
+				}
 				if want == shows && !lost || want == silent && lost {
 					t.Errorf("%s without line %d: a difference: %v\n%s %.300s", r.Name, i+1, lost, l.Dir, l.Line)
 				}
