@@ -285,6 +285,7 @@ func TestBehindTheAnswer(t *testing.T) {
 				answerLine(w, `{"stopReason":"refusal"}`), chunk("open"))
 		})
 		r.turn(t.Context()).wants(t, alive, "notification in")
+		synctest.Wait() // all of it is read
 		r.handle("session/prompt", func(w wire) { r.stop(w, "end_turn") })
 		r.turn(t.Context()).wants(t, "notification out", "other_message plan update", "notification open")
 	})
