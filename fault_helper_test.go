@@ -147,7 +147,7 @@ func noDescriptors(t *testing.T, a *acp.Adapter, c acp.Config) {
 
 // noProcesses starts where the system refuses another process. Root is never
 // refused, so it becomes somebody else; and the Go runtime must not need a
-// thread meanwhile, so it makes some ahead.
+// thread meanwhile, so it makes some ahead. Behind it, it may.
 func noProcesses(t *testing.T, a *acp.Adapter, c acp.Config) {
 	var ready, threads sync.WaitGroup
 	hold := make(chan struct{})
@@ -169,11 +169,18 @@ func noProcesses(t *testing.T, a *acp.Adapter, c acp.Config) {
 		}
 	}
 	const nproc = 6 // RLIMIT_NPROC, which package syscall does not name
-	if err := syscall.Setrlimit(nproc, &syscall.Rlimit{}); err != nil {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(nproc, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(nproc, &syscall.Rlimit{Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
 	before := descriptors()
 	_, err := a.Start(context.Background(), c)
+	if again := syscall.Setrlimit(nproc, &limit); again != nil {
+		t.Fatal(again)
+	}
 	if wantKind(t, err, acp.ErrPortExit, "the agent runtime could not be started"); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("%v, want EAGAIN", err)
 	}
