@@ -118,7 +118,7 @@ func TestSteps(t *testing.T) {
 		{"reply missed", `{"expect_reply":1,"want":{"error.code":-32601}}`, `>{"id":1,"result":{}}`, 9,
 			`scenario T step 1: reply to 1: error.code is <nil>, not -32601`},
 		{"replies", `{"expect_replies":2,"want":{"result":1}}`, ">{\"id\":1,\"result\":1}\n>{\"id\":2,\"result\":1}", 0, ""},
-		{"too few replies", `{"expect_replies":2,"within_ms":20}`, `>{"id":1,"result":1}`, 9, `scenario T step 1: 1 replies, not 2`},
+		{"too few replies", `{"expect":"a"},{"expect_replies":2,"within_ms":20}`, ">{\"id\":1,\"result\":1}\n>{\"method\":\"a\"}", 9, `scenario T step 2: 1 replies, not 2`},
 		{"none", `{"expect_none_ms":20}`, ``, 0, ""},
 		{"line end and mark", `{"send":"a","eol":"\r\n","bom":true}`, "<\ufeffa\r", 0, ""},
 		{"block", `{"send_block":["a","b"]}`, "<a\n<b", 0, ""},
