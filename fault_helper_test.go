@@ -147,7 +147,7 @@ func noDescriptors(t *testing.T, a *acp.Adapter, c acp.Config) {
 
 // noProcesses starts where the system refuses another process. Root is never
 // refused, so it becomes somebody else; and the Go runtime must not need a
-// thread meanwhile, so it makes some ahead. Behind it, it may.
+// thread meanwhile, so it makes some ahead. Then it may again: the limit goes back.
 func noProcesses(t *testing.T, a *acp.Adapter, c acp.Config) {
 	var ready, threads sync.WaitGroup
 	hold := make(chan struct{})
