@@ -3,6 +3,7 @@ package acp
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,6 +51,21 @@ func TestWriteFailed(t *testing.T) {
 			deaf(r)
 			r.later(r.c.readTimeout-1, r.hangUp)
 			r.later(r.c.readTimeout+500*time.Millisecond, func() { r.exit("exit status 6", 6) })
+			o := r.turn(t.Context())
+			wantError(t, o.err, ErrPortExit, "the agent connection was lost: exit status 6")
+			wantTook(t, o.took, r.c.readTimeout+500*time.Millisecond)
+		})
+	})
+	t.Run("a descendant writes on, and keeps standard error", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *stage) {
+			r.begun(nil)
+			deaf(r)
+			r.signalled(func(bool) {})
+			noise := `{"method":"_x/noise","params":"` + strings.Repeat("x", 10_000) + `"}`
+			r.later(r.c.readTimeout-2*time.Second, func() { r.die("exit status 6", 6) })
+			r.later(r.c.readTimeout-time.Second, func() { r.send(slices.Repeat([]string{noise}, drainMost/len(noise)+1)...) })
+			r.later(r.c.readTimeout-1, func() { r.stdout.set(func() { r.stdout.noWriter = true }) })
+			r.later(r.c.readTimeout+500*time.Millisecond, r.hangUp)
 			o := r.turn(t.Context())
 			wantError(t, o.err, ErrPortExit, "the agent connection was lost: exit status 6")
 			wantTook(t, o.took, r.c.readTimeout+500*time.Millisecond)
