@@ -143,15 +143,16 @@ func (r Recording) Tell(s *Session, silence time.Duration, settled func()) strin
 var errSilence = errors.New("silence")
 
 // replay plays what a runtime said to a session in a bubble, where no wait
-// takes any time, and returns what came of them.
-func (r Recording) replay(t *testing.T, dir string, said script.Transcript) (told string) {
+// takes any time, and returns what came of them, with what the session said that
+// the transcript lacks.
+func (r Recording) replay(t *testing.T, dir string, said script.Transcript) (told string, extra []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c, planErr := plan(Config{Workspace: dir, Argv: []string{os.Args[0]}, Env: []string{}, Resume: r.Resume, ChunkText: true})
 		if planErr != nil {
 			t.Fatal(planErr)
 		}
-		c.spawn = player(said)
+		c.spawn = player(said, &extra)
 		a := &Adapter{}
 		s, failure := a.settleSource(t.Context(), c)
 		if failure == nil {
@@ -166,7 +167,7 @@ func (r Recording) replay(t *testing.T, dir string, said script.Transcript) (tol
 			t.Error(err)
 		}
 	})
-	return told
+	return told, extra
 }
 
 // workplace returns a new workspace.
@@ -179,8 +180,9 @@ func workplace(t *testing.T) string {
 	return dir
 }
 
-// player starts runtimes in memory that play the transcript.
-func player(said script.Transcript) func(context.Context, []string, string, []string, *slog.Logger) (*process, *Error) {
+// player starts runtimes in memory that play the transcript. Once one has
+// exited, extra is what it was told that the transcript lacks.
+func player(said script.Transcript, extra *[]string) func(context.Context, []string, string, []string, *slog.Logger) (*process, *Error) {
 	return func(context.Context, []string, string, []string, *slog.Logger) (*process, *Error) {
 		stdin, stdout, stderr := newPipe(pipeRoom), newPipe(noLimit), newPipe(noLimit)
 		exited, mayReap, reaped := make(chan struct{}), make(chan struct{}), make(chan exitStatus, 1)
@@ -190,7 +192,7 @@ func player(said script.Transcript) func(context.Context, []string, string, []st
 			return nil
 		}
 		go func() { // ends with either end of standard input, and the leave to reap
-			said.Replay(in, &end{pipe: stdout, own: &stdout.noWriter}, &end{pipe: stderr, own: &stderr.noWriter})
+			_, *extra = said.Replay(in, &end{pipe: stdout, own: &stdout.noWriter}, &end{pipe: stderr, own: &stderr.noWriter})
 			_ = hangUp(true)
 			for _, p := range []*pipe{stdout, stderr} {
 				p.set(func() { p.noWriter = true })
@@ -240,7 +242,11 @@ func TestGolden(t *testing.T) {
 	for _, r := range Recordings(t) {
 		t.Run(r.Name, func(t *testing.T) {
 			t.Parallel()
-			r.Golden(t, r.replay(t, workplace(t), r.script))
+			told, extra := r.replay(t, workplace(t), r.script)
+			r.Golden(t, told)
+			if extra != nil {
+				t.Errorf("the recording lacks %q", extra)
+			}
 		})
 	}
 }
@@ -252,15 +258,11 @@ func TestGoldenLosesNothing(t *testing.T) {
 		t.Run(r.Name, func(t *testing.T) {
 			t.Parallel()
 			dir, ours := workplace(t), answered{}
-			r.want = r.replay(t, dir, r.script)
+			r.want, _ = r.replay(t, dir, r.script)
 			for i, l := range r.lines {
-				want, rest := ours.weigh(l), slices.Delete(slices.Clone(r.script), i, i+1)
-				lost := r.replay(t, dir, rest) != r.want
-				// What follows a request, which is not waited for any more, may come
-				// behind it all the same, once in a hundred times.
-				for tries := 1; tries < 5 && want == shows && !lost && l.sent(); tries++ {
-					lost = r.replay(t, dir, rest) != r.want
-				}
+				want := ours.weigh(l)
+				told, extra := r.replay(t, dir, slices.Delete(slices.Clone(r.script), i, i+1))
+				lost := told != r.want || extra != nil
 				if want == shows && !lost || want == silent && lost {
 					t.Errorf("%s without line %d: a difference: %v\n%s %.300s", r.Name, i+1, lost, l.Dir, l.Line)
 				}
@@ -286,16 +288,14 @@ type answered map[string]bool
 // not ask, of a notification of the runtime's own, of an update that has no
 // event, of standard error, notes and the exit. What may show: the progress of a
 // tool call, if the end of the call does not say it again; what the user said,
-// if it parts two messages; and a line that was sent, if the replay waits for it
-// or its id is one of ours.
+// if it parts two messages; and an answer that was sent, if the replay waits for
+// it.
 func (ours answered) weigh(l recordedLine) weight {
 	id := string(l.ID)
 	switch {
 	case l.sent():
 		switch l.Method {
-		case "initialize", controlMethod:
-			ours[id] = true
-		case "session/new", "session/load", "session/resume", "session/prompt":
+		case controlMethod, "initialize", "session/new", "session/load", "session/resume", "session/prompt":
 			ours[id] = true
 			return shows
 		case "session/cancel":

@@ -79,9 +79,12 @@ func (r *record) request() bool {
 }
 
 // Replay plays the runtime's side of the transcript and returns its exit
-// status. As with Main, a goroutine may still be reading stdin.
-func (t Transcript) Replay(stdin io.ReadCloser, stdout, stderr io.WriteCloser) int {
-	return newReplay(&wire{in: newInbox(stdin), out: stdout, err: stderr}, t).run()
+// status, with the methods of what the client said that the recording lacks. As
+// with Main, a goroutine may still be reading stdin.
+func (t Transcript) Replay(stdin io.ReadCloser, stdout, stderr io.WriteCloser) (status int, extra []string) {
+	r := newReplay(&wire{in: newInbox(stdin), out: stdout, err: stderr}, t)
+	status = r.run()
+	return status, r.extra
 }
 
 // replay plays the runtime's side of a transcript. What the client sent then it
@@ -94,6 +97,7 @@ type replay struct {
 	at      int
 	ids     map[string][]byte // the client's id now, by its id then
 	skipped map[string]bool   // ids then of requests that the client has left out
+	extra   []string          // methods that the recording lacks
 }
 
 func newReplay(w *wire, records []record) *replay {
@@ -156,13 +160,19 @@ func (r *replay) take(m *message) error {
 	}
 	found := slices.IndexFunc(r.records[r.at:], same)
 	if found < 0 {
-		switch {
-		case m.Method == "" || len(m.ID) == 0:
+		answer := noSuchMethod
+		switch m.Method {
+		case "":
 			return nil
-		case m.Method == "session/close" || m.Method == "session/delete":
-			return r.reply(m.ID, `"result":{}`)
+		case "session/close", "session/delete":
+			answer = `"result":{}`
+		default:
+			r.extra = append(r.extra, m.Method)
 		}
-		return r.reply(m.ID, noSuchMethod)
+		if len(m.ID) == 0 {
+			return nil
+		}
+		return r.reply(m.ID, answer)
 	}
 	for end := r.at + found; r.at < end; {
 		if rec := &r.records[r.at]; rec.fromClient {

@@ -63,7 +63,8 @@ func Main(args []string, stdin io.ReadCloser, stdout, stderr io.WriteCloser) int
 			complain(stderr, "fakeagent: %v", err)
 			return statusUsage
 		}
-		return t.Replay(stdin, stdout, stderr)
+		status, _ := t.Replay(stdin, stdout, stderr)
+		return status
 	}
 	w := &wire{in: newInbox(stdin), out: stdout, err: stderr}
 	if *scenarioFile != "" {
