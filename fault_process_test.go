@@ -35,7 +35,7 @@ func TestStopped(t *testing.T) {
 		rows = append(rows, f)
 	}
 	const stop = `{"stop_self":true}`
-	add("before initialize", fault{steps: []string{stop, idle},
+	add("before initialize", fault{config: noHandshake, steps: []string{stop, idle},
 		start: want{kind: acp.ErrResponseTimeout, text: "initialize", from: handshakeBound + 100*time.Millisecond, to: handshakeBound + 100*time.Millisecond}})
 	add("before the turn", fault{steps: []string{initialized, created, stop, idle}, cancel: 300 * time.Millisecond, turn: cancelled, stop: half})
 	add("in the turn", fault{steps: []string{prompted, send(chunk("x")), stop, idle}, cancel: 300 * time.Millisecond, turn: cancelled, stop: half})
@@ -112,7 +112,7 @@ func TestDescendants(t *testing.T) {
 		fault{name: "replacing themselves at the exit", steps: []string{prompted, `{"respawn":50,"gap_ms":400}`, `{"exit":3}`},
 			turn: want{kind: acp.ErrPortExit, text: "the agent connection was lost: exit status 3"}},
 	)
-	runFaults(t, rows, func(c *acp.Config) { short(c); c.HandshakeTimeout, c.ReadTimeout = 0, 30*time.Second })
+	runFaults(t, rows, func(c *acp.Config) { short(c); c.ReadTimeout = 30 * time.Second })
 }
 
 // awaitGone waits for the end of a descendant that is out of reach.

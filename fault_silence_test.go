@@ -9,16 +9,18 @@ import (
 	"github.com/sortie-ai/acp"
 )
 
-// short has the bounds of a session be short, and each another.
-func short(c *acp.Config) {
-	c.HandshakeTimeout, c.ReadTimeout, c.StopGrace = 1300*time.Millisecond, 700*time.Millisecond, 2*time.Second
-}
-
+// The bounds of a session are short here, and each another.
 const (
-	handshakeBound = 1300 * time.Millisecond // of short
-	readBound      = 700 * time.Millisecond
+	handshakeBound = 3 * time.Second
+	readBound      = 1500 * time.Millisecond
 	graceBound     = 2 * time.Second
 )
+
+// short leaves the handshake its time: many processes start at once.
+func short(c *acp.Config) { c.ReadTimeout, c.StopGrace = readBound, graceBound }
+
+// noHandshake is for a runtime that does not answer to initialize.
+func noHandshake(c *acp.Config) { short(c); c.HandshakeTimeout = handshakeBound }
 
 // exactly is a bound that is waited for in full.
 func exactly(w want, d time.Duration) want {
@@ -43,9 +45,10 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	runFaults(t, []fault{
-		{name: "initialize", steps: []string{idle}, start: exactly(timeout("initialize"), handshakeBound)},
-		{name: "initialize, noise", steps: []string{noise("starting ${i}")}, start: exactly(timeout("initialize"), handshakeBound)},
-		{name: "initialize, other answers", steps: []string{noise(`{"id":1${i},"result":{}}`)}, start: exactly(timeout("initialize"), handshakeBound)},
+		{name: "initialize", config: noHandshake, steps: []string{idle}, start: exactly(timeout("initialize"), handshakeBound)},
+		{name: "initialize, noise", config: noHandshake, steps: []string{noise("starting ${i}")}, start: exactly(timeout("initialize"), handshakeBound)},
+		{name: "initialize, other answers", config: noHandshake, steps: []string{noise(`{"id":1${i},"result":{}}`)},
+			start: exactly(timeout("initialize"), handshakeBound)},
 		{name: "session/new", steps: []string{initialized, idle}, start: exactly(timeout("session/new"), readBound)},
 		{name: "session/new, noise", steps: []string{initialized, noise(`{"method":"_x/${i}"}`)}, start: exactly(timeout("session/new"), readBound)},
 		{name: "control", config: resume, steps: []string{loads, created, `{"expect":"session/prompt"}`, ended, idle},
@@ -59,7 +62,7 @@ func TestSilence(t *testing.T) {
 		{name: "anything behind the start", steps: []string{`{"ignore":["SIGTERM"]}`, prompted, idle}, cancel: 300 * time.Millisecond,
 			turn: cancelled, stop: exactly(want{}, graceBound),
 			after: func(r *faultRun) { r.wantForced("grace elapsed") }},
-		{name: "anything at all", steps: []string{`{"ignore":["SIGTERM"]}`, idle},
+		{name: "anything at all", config: noHandshake, steps: []string{`{"ignore":["SIGTERM"]}`, idle},
 			start: exactly(timeout("initialize"), handshakeBound+graceBound), // torn down with the full window
 			after: func(r *faultRun) { r.wantForced("grace elapsed") }},
 		{name: "a stop in a hurry", steps: []string{`{"ignore":["SIGTERM"]}`, prompted, ended, idle},
@@ -89,10 +92,11 @@ func TestClosedStreams(t *testing.T) {
 		rows = append(rows,
 			// The exit is awaited for 5 s during the start, unless the call is over
 			// before, and for 1 s behind it.
-			fault{name: name + ", initialize", steps: []string{`{"expect":"initialize"}`, closing, idle}, start: exactly(unanswered, handshakeBound)},
+			fault{name: name + ", initialize", config: noHandshake, steps: []string{`{"expect":"initialize"}`, closing, idle},
+				start: exactly(unanswered, handshakeBound)},
 			fault{name: name + ", session/new", steps: []string{initialized, `{"expect":"session/new"}`, closing, idle},
 				start: exactly(unanswered, readBound)},
-			fault{name: name + ", initialize, with time", config: func(*acp.Config) {}, start: exactly(unanswered, 5*time.Second),
+			fault{name: name + ", initialize, with time", start: exactly(unanswered, 5*time.Second),
 				steps: []string{`{"expect":"initialize"}`, closing, idle}},
 			fault{name: name + ", turn", steps: []string{prompted, send(chunk("x")), closing, idle},
 				turn: exactly(lost, time.Second), then: refused(lost)},
@@ -131,13 +135,13 @@ func TestSecondTurn(t *testing.T) {
 			w.check(r.T, "the second turn", err, took)
 		}
 	}
-	late := `{"expect":"session/cancel"},{"sleep_ms":1000},` + stopReason("cancelled")
+	late := `{"expect":"session/cancel"},{"sleep_ms":2300},` + stopReason("cancelled")
 	second := `{"expect":"session/prompt","as":"second"},` + send(`{"id":${id:second},"result":{"stopReason":"end_turn"}}`)
 	runFaults(t, []fault{
 		{name: "it never answers the first", steps: []string{prompted, idle}, cancel: 200 * time.Millisecond, turn: cancelled,
 			then: again(exactly(want{kind: acp.ErrResponseTimeout, text: "an earlier prompt is still unanswered"}, readBound))},
 		{name: "it answers the first late", steps: []string{prompted, late, second, idle}, cancel: 200 * time.Millisecond, turn: cancelled,
-			then: again(want{from: 200 * time.Millisecond, to: 300 * time.Millisecond})},
+			then: again(want{from: 200 * time.Millisecond, to: 800 * time.Millisecond})},
 		{name: "it answers the first in time", steps: []string{prompted, `{"expect":"session/cancel"}`, stopReason("cancelled"), second, idle},
 			cancel: 200 * time.Millisecond, turn: want{kind: acp.ErrTurnCancelled, from: 200 * time.Millisecond, to: 200 * time.Millisecond},
 			then: again(want{})},
