@@ -276,10 +276,10 @@ func watchdog(t *testing.T) {
 	t.Cleanup(func() { timer.Stop() })
 }
 
-// await repeats a check until it finds nothing, for 2 s: a process or goroutine
+// await repeats a check until it finds nothing, for 5 s: a process or goroutine
 // may be past its last act and still be listed.
 func await(list func() []string) []string {
-	end := time.Now().Add(2 * time.Second)
+	end := time.Now().Add(5 * time.Second)
 	for {
 		left := list()
 		if len(left) == 0 || time.Now().After(end) {

@@ -18,7 +18,7 @@ import (
 func TestLargePrompt(t *testing.T) {
 	together(t)
 	const whole, part = 8 << 20, 1 << 20 // of the prompt; both are above any pipe
-	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, 300*time.Millisecond+readBound)
+	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, turnBound+readBound)
 	// What is half written cannot be taken back: the queue has half of the window,
 	// session/close half of the rest.
 	stop := exactly(want{}, graceBound*3/4)
@@ -48,7 +48,7 @@ func TestLargePrompt(t *testing.T) {
 			_, err := r.s.RunTurn(ctx, strings.Repeat("p", f.size), func(e acp.Event) {
 				if e.Type == acp.SessionStarted {
 					if began = time.Now(); f.turn.kind == acp.ErrTurnCancelled {
-						time.AfterFunc(300*time.Millisecond, cancel)
+						time.AfterFunc(turnBound, cancel)
 					}
 				}
 			})

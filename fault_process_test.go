@@ -20,8 +20,8 @@ import (
 // TestStopped: a runtime that was stopped is told to end, and its own handler of
 // the graceful signal runs.
 func TestStopped(t *testing.T) {
-	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, 300*time.Millisecond+readBound)
-	half := want{from: graceBound / 2, to: graceBound/2 + 100*time.Millisecond} // session/close is not answered, then the handler works
+	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, turnBound+readBound)
+	half := want{from: graceBound, to: graceBound + 100*time.Millisecond} // session/close is not answered, then the handler works
 	var rows []fault
 	add := func(name string, f fault) {
 		marker := filepath.Join(t.TempDir(), "marker")
@@ -37,15 +37,15 @@ func TestStopped(t *testing.T) {
 	const stop = `{"stop_self":true}`
 	add("before initialize", fault{config: noHandshake, steps: []string{stop, idle},
 		start: want{kind: acp.ErrResponseTimeout, text: "initialize", from: handshakeBound + 100*time.Millisecond, to: handshakeBound + 100*time.Millisecond}})
-	add("before the turn", fault{steps: []string{initialized, created, stop, idle}, cancel: 300 * time.Millisecond, turn: cancelled, stop: half})
-	add("in the turn", fault{steps: []string{prompted, send(chunk("x")), stop, idle}, cancel: 300 * time.Millisecond, turn: cancelled, stop: half})
+	add("before the turn", fault{steps: []string{initialized, created, stop, idle}, cancel: turnBound, turn: cancelled, stop: half})
+	add("in the turn", fault{steps: []string{prompted, send(chunk("x")), stop, idle}, cancel: turnBound, turn: cancelled, stop: half})
 	add("behind the turn", fault{steps: []string{prompted, ended, stop, idle}, stop: half})
 	add("by somebody else", fault{steps: []string{prompted, ended, idle}, stop: half, then: func(r *faultRun) {
 		if err := syscall.Kill(r.s.PID(), syscall.SIGSTOP); err != nil {
 			r.Error(err)
 		}
 	}})
-	runFaults(t, rows, short)
+	runFaults(t, rows, func(c *acp.Config) { short(c); c.StopGrace = 2 * graceBound })
 }
 
 // TestDescendants: what the runtime has started holds its streams, in its group
@@ -185,30 +185,21 @@ func TestForeignReap(t *testing.T) {
 func TestParentKilled(t *testing.T) {
 	together(t)
 	for name, script := range map[string]string{
-		"between turns": strings.Join([]string{prompted, ended, `{"touch":"FILE"}`, `{"wait_stdin_eof":true}`, `{"exit":0}`}, ","),
-		"in a turn":     strings.Join([]string{prompted, `{"touch":"FILE"}`, `{"wait_stdin_eof":true}`, `{"exit":0}`}, ","),
+		"between turns": strings.Join([]string{prompted, ended, `{"wait_stdin_eof":true}`, `{"exit":0}`}, ","),
+		"in a turn":     strings.Join([]string{prompted, `{"wait_stdin_eof":true}`, `{"exit":0}`}, ","),
 	} {
 		t.Run(name, func(t *testing.T) {
-			ready := filepath.Join(t.TempDir(), "ready")
-			f := steps(t, strings.ReplaceAll(script, "FILE", ready))
+			f := steps(t, script)
 			cmd := helper(t, "parent", append([]string{f.Workspace}, f.Argv...)...)
 			cmd.Env = append(cmd.Env, f.Env...)
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			left := await(func() []string {
-				if _, err := os.Stat(ready); err != nil {
-					return []string{err.Error()}
-				}
-				return nil
-			})
+			(&faultRun{T: t, fake: f}).await(" wait_stdin_eof")
 			if err := cmd.Process.Kill(); err != nil {
 				t.Error(err)
 			}
 			_ = cmd.Wait() // it was killed
-			if len(left) > 0 {
-				t.Fatal(left)
-			}
 			if left := await(func() []string { return marked(f.mark) }); len(left) > 0 {
 				t.Error(left)
 			}

@@ -14,6 +14,7 @@ const (
 	handshakeBound = 3 * time.Second
 	readBound      = 1500 * time.Millisecond
 	graceBound     = 2 * time.Second
+	turnBound      = time.Second // until a turn is cancelled: what it sends has left by then
 )
 
 // short leaves the handshake its time: many processes start at once.
@@ -31,7 +32,7 @@ func exactly(w want, d time.Duration) want {
 // TestSilence: a runtime that does not answer, or answers nothing but noise.
 func TestSilence(t *testing.T) {
 	timeout := func(call string) want { return want{kind: acp.ErrResponseTimeout, text: call + ": no answer in time"} }
-	cancelled := exactly(want{kind: acp.ErrTurnCancelled, text: context.DeadlineExceeded.Error()}, 300*time.Millisecond+readBound)
+	cancelled := exactly(want{kind: acp.ErrTurnCancelled, text: context.DeadlineExceeded.Error()}, turnBound+readBound)
 	noise := func(line string) string {
 		return `{"send_seq":{"n":500,"gap_ms":10,"line":` + quoteJSON(line) + `}}`
 	}
@@ -55,11 +56,11 @@ func TestSilence(t *testing.T) {
 			start: exactly(want{}, readBound), then: notResumed},
 		{name: "session/load", config: resume, steps: []string{loads, refused, created, `{"expect":"session/prompt"}`, ended, idle},
 			start: exactly(want{}, readBound), then: notResumed},
-		{name: "prompt", steps: []string{prompted, idle}, cancel: 300 * time.Millisecond, turn: cancelled},
-		{name: "prompt, noise", steps: []string{prompted, noise("working ${i}")}, cancel: 300 * time.Millisecond, turn: cancelled},
-		{name: "prompt, activity", steps: []string{prompted, noise(chunk("x"))}, cancel: 300 * time.Millisecond, turn: cancelled},
+		{name: "prompt", steps: []string{prompted, idle}, cancel: turnBound, turn: cancelled},
+		{name: "prompt, noise", steps: []string{prompted, noise("working ${i}")}, cancel: turnBound, turn: cancelled},
+		{name: "prompt, activity", steps: []string{prompted, noise(chunk("x"))}, cancel: turnBound, turn: cancelled},
 		{name: "session/close", steps: []string{prompted, ended, idle}, stop: exactly(want{}, graceBound/2)},
-		{name: "anything behind the start", steps: []string{`{"ignore":["SIGTERM"]}`, prompted, idle}, cancel: 300 * time.Millisecond,
+		{name: "anything behind the start", steps: []string{`{"ignore":["SIGTERM"]}`, prompted, idle}, cancel: turnBound,
 			turn: cancelled, stop: exactly(want{}, graceBound),
 			after: func(r *faultRun) { r.wantForced("grace elapsed") }},
 		{name: "anything at all", config: noHandshake, steps: []string{`{"ignore":["SIGTERM"]}`, idle},
@@ -67,9 +68,9 @@ func TestSilence(t *testing.T) {
 			after: func(r *faultRun) { r.wantForced("grace elapsed") }},
 		{name: "a stop in a hurry", steps: []string{`{"ignore":["SIGTERM"]}`, prompted, ended, idle},
 			then: func(r *faultRun) {
+				began := time.Now()
 				ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
 				defer cancel()
-				began := time.Now()
 				err := r.s.Stop(ctx)
 				exactly(want{}, 400*time.Millisecond).check(r.T, "Stop", err, time.Since(began))
 			},
@@ -128,7 +129,7 @@ func TestClosedStreams(t *testing.T) {
 // TestSecondTurn: a turn ended without its prompt's answer, and the runtime is
 // asked for another.
 func TestSecondTurn(t *testing.T) {
-	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, 200*time.Millisecond+readBound)
+	cancelled := exactly(want{kind: acp.ErrTurnCancelled}, turnBound+readBound)
 	again := func(w want) func(*faultRun) {
 		return func(r *faultRun) {
 			took, err := r.turn(0, "again")
@@ -138,12 +139,12 @@ func TestSecondTurn(t *testing.T) {
 	late := `{"expect":"session/cancel"},{"sleep_ms":2300},` + stopReason("cancelled")
 	second := `{"expect":"session/prompt","as":"second"},` + send(`{"id":${id:second},"result":{"stopReason":"end_turn"}}`)
 	runFaults(t, []fault{
-		{name: "it never answers the first", steps: []string{prompted, idle}, cancel: 200 * time.Millisecond, turn: cancelled,
+		{name: "it never answers the first", steps: []string{prompted, idle}, cancel: turnBound, turn: cancelled,
 			then: again(exactly(want{kind: acp.ErrResponseTimeout, text: "an earlier prompt is still unanswered"}, readBound))},
-		{name: "it answers the first late", steps: []string{prompted, late, second, idle}, cancel: 200 * time.Millisecond, turn: cancelled,
+		{name: "it answers the first late", steps: []string{prompted, late, second, idle}, cancel: turnBound, turn: cancelled,
 			then: again(want{from: 200 * time.Millisecond, to: 800 * time.Millisecond})},
 		{name: "it answers the first in time", steps: []string{prompted, `{"expect":"session/cancel"}`, stopReason("cancelled"), second, idle},
-			cancel: 200 * time.Millisecond, turn: want{kind: acp.ErrTurnCancelled, from: 200 * time.Millisecond, to: 200 * time.Millisecond},
+			cancel: turnBound, turn: want{kind: acp.ErrTurnCancelled, from: turnBound, to: turnBound},
 			then: again(want{})},
 	}, short)
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -250,16 +249,16 @@ func (sc *scenario) play(t *testing.T) []string {
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // slack is what may be added to an upper bound: a second, as many times as there
-// are processes for a processor, the tests beside this one among them; or, under
-// Wine, where every start of a process takes long, five.
+// are processes for a processor, now or in the last minute, the tests beside this
+// one among them; or, under Wine, where every start of a process takes long, five.
 func slack() time.Duration {
 	if runtime.GOOS == "windows" {
 		return 5 * time.Second
 	}
 	b, _ := os.ReadFile("/proc/loadavg") // elsewhere a second it is
-	first, _, _ := strings.Cut(string(b), " ")
-	load, _ := strconv.ParseFloat(first, 64)
-	return time.Duration(min(max(load/float64(runtime.NumCPU()), 1), 5) * float64(time.Second))
+	var load, skip, now float64
+	_, _ = fmt.Sscanf(string(b), "%g %g %g %g/", &load, &skip, &skip, &now)
+	return time.Duration(min(max(max(load, now)/float64(runtime.NumCPU()), 1), 5) * float64(time.Second))
 }
 
 // inTime fails the test if what began then took longer than limit; 0 is none.
