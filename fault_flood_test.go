@@ -39,7 +39,7 @@ func TestLargePrompt(t *testing.T) {
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			r := &faultRun{T: t, fake: steps(t, strings.Join(f.steps, ","))}
-			short(&r.fake.Config)
+			silent(&r.fake.Config)
 			r.fake.Record, r.fake.Logger = nil, nil
 			r.s = r.fake.mustStart()
 			ctx, cancel := context.WithCancel(context.Background())

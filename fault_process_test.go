@@ -45,7 +45,7 @@ func TestStopped(t *testing.T) {
 			r.Error(err)
 		}
 	}})
-	runFaults(t, rows, func(c *acp.Config) { short(c); c.StopGrace = 2 * graceBound })
+	runFaults(t, rows, func(c *acp.Config) { silent(c); c.StopGrace = 2 * graceBound })
 }
 
 // TestDescendants: what the runtime has started holds its streams, in its group

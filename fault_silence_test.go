@@ -12,16 +12,17 @@ import (
 // The bounds of a session are short here, and each another.
 const (
 	handshakeBound = 3 * time.Second
-	readBound      = 1500 * time.Millisecond
-	graceBound     = 2 * time.Second
+	readBound      = 2 * time.Second
+	graceBound     = 2400 * time.Millisecond
 	turnBound      = time.Second // until a turn is cancelled: what it sends has left by then
 )
 
-// short leaves the handshake its time: many processes start at once.
-func short(c *acp.Config) { c.ReadTimeout, c.StopGrace = readBound, graceBound }
-
-// noHandshake is for a runtime that does not answer to initialize.
-func noHandshake(c *acp.Config) { short(c); c.HandshakeTimeout = handshakeBound }
+// Nothing else is short: many processes start at once. short is for a runtime
+// that does not end, silent for one that does not answer, noHandshake for one
+// that never does.
+func short(c *acp.Config)       { c.StopGrace = graceBound }
+func silent(c *acp.Config)      { short(c); c.ReadTimeout = readBound }
+func noHandshake(c *acp.Config) { silent(c); c.HandshakeTimeout = handshakeBound }
 
 // exactly is a bound that is waited for in full.
 func exactly(w want, d time.Duration) want {
@@ -37,7 +38,7 @@ func TestSilence(t *testing.T) {
 		return `{"send_seq":{"n":500,"gap_ms":10,"line":` + quoteJSON(line) + `}}`
 	}
 	loads := `{"expect":"initialize"},` + send(`{"id":${id:initialize},"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}`)
-	resume := func(c *acp.Config) { short(c); c.Resume = "earlier" }
+	resume := func(c *acp.Config) { silent(c); c.Resume = "earlier" }
 	refused := `{"expect":"_sortie.dev/probe/unimplemented"},` +
 		send(`{"id":${id:_sortie.dev/probe/unimplemented},"error":{"code":-32601,"message":"no"}}`)
 	notResumed := func(r *faultRun) {
@@ -75,7 +76,7 @@ func TestSilence(t *testing.T) {
 				exactly(want{}, 400*time.Millisecond).check(r.T, "Stop", err, time.Since(began))
 			},
 			after: func(r *faultRun) { r.wantForced("caller deadline") }},
-	}, short)
+	}, silent)
 }
 
 // TestClosedStreams: a runtime that closes its standard streams and lives on.
@@ -123,7 +124,7 @@ func TestClosedStreams(t *testing.T) {
 			turn: exactly(lost, time.Second), stop: want{to: graceBound},
 			after: func(r *faultRun) { r.wantForced("grace elapsed") }},
 	)
-	runFaults(t, rows, short)
+	runFaults(t, rows, silent)
 }
 
 // TestSecondTurn: a turn ended without its prompt's answer, and the runtime is
@@ -136,17 +137,17 @@ func TestSecondTurn(t *testing.T) {
 			w.check(r.T, "the second turn", err, took)
 		}
 	}
-	late := `{"expect":"session/cancel"},{"sleep_ms":2300},` + stopReason("cancelled")
+	late := `{"expect":"session/cancel"},{"sleep_ms":3000},` + stopReason("cancelled")
 	second := `{"expect":"session/prompt","as":"second"},` + send(`{"id":${id:second},"result":{"stopReason":"end_turn"}}`)
 	runFaults(t, []fault{
 		{name: "it never answers the first", steps: []string{prompted, idle}, cancel: turnBound, turn: cancelled,
 			then: again(exactly(want{kind: acp.ErrResponseTimeout, text: "an earlier prompt is still unanswered"}, readBound))},
 		{name: "it answers the first late", steps: []string{prompted, late, second, idle}, cancel: turnBound, turn: cancelled,
-			then: again(want{from: 200 * time.Millisecond, to: 800 * time.Millisecond})},
+			then: again(want{from: 200 * time.Millisecond, to: time.Second})},
 		{name: "it answers the first in time", steps: []string{prompted, `{"expect":"session/cancel"}`, stopReason("cancelled"), second, idle},
 			cancel: turnBound, turn: want{kind: acp.ErrTurnCancelled, from: turnBound, to: turnBound},
 			then: again(want{})},
-	}, short)
+	}, silent)
 }
 
 // TestForcedIsSaid: the level and the attributes of the warning.
