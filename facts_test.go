@@ -196,7 +196,7 @@ func TestCheckerTeeth(t *testing.T) {
 		{script, `{"holder_dead":true}`, "holder 0 is alive"},
 		{strings.Replace(script, end, end+`{"expect":"session/cancel"},`, 1), `{}`, "expected more"},
 		{strings.Replace(script, end, `{"expect_reply":1,"within_ms":1},`+end, 1), `{}`, "failed step 4"},
-		{`{"exit":3}`, `{"fails":"new"}`, "sent initialize, want initialize session/new"},
+		{`{"expect":"initialize"},{"exit":3}`, `{"fails":"new"}`, "sent initialize, want initialize session/new"},
 		{strings.Replace(script, end, `{"exit":3},`, 1), `{}`, "errors"},
 	}
 	for _, test := range tests {

@@ -103,12 +103,13 @@ func TestDescendants(t *testing.T) {
 		fault{name: "escaped, stderr, stop", steps: []string{prompted, spawn(errs, apart), ended, idle},
 			stop: exactly(want{}, graceBound/2+2*time.Second), after: func(r *faultRun) { r.killHolder() }},
 		fault{name: "escaped writer", steps: []string{prompted, `{"spawn_writer":9,"gap_ms":10,"escape":true,"line":` + quoteJSON(chunk("x")) + `}`, `{"exit":3}`},
-			turn: undrained, after: func(r *faultRun) { r.awaitGone(10 * time.Second) }},
+			turn: flooded, after: func(r *faultRun) { r.awaitGone(10 * time.Second) }},
 		// The clock stands until the consumer has had what the runtime may have left.
 		fault{name: "escaped writer at full speed", steps: []string{prompted,
 			`{"spawn_writer":9,"escape":true,"line":` + quoteJSON(strings.Repeat(chunk(strings.Repeat("x", 900))+"\n", 50)) + `}`, `{"exit":3}`},
 			turn: flooded, after: func(r *faultRun) { r.awaitGone(10 * time.Second) }},
-		fault{name: "replacing themselves", steps: []string{prompted, `{"respawn":50,"gap_ms":400}`, ended, idle}, stop: exactly(want{}, graceBound/2)},
+		fault{name: "replacing themselves", steps: []string{prompted, `{"respawn":50,"gap_ms":400}`, ended, idle},
+			stop: want{from: graceBound / 2, to: graceBound}},
 		fault{name: "replacing themselves at the exit", steps: []string{prompted, `{"respawn":50,"gap_ms":400}`, `{"exit":3}`},
 			turn: want{kind: acp.ErrPortExit, text: "the agent connection was lost: exit status 3"}},
 	)
