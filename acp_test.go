@@ -113,9 +113,27 @@ var fakeAgent = sync.OnceValues(func() (string, error) {
 type fake struct {
 	acp.Config
 	t      *testing.T
-	mark   string       // in the environment of every process of the run
-	report string       // the file where the runtime says how its scenario went
-	wire   bytes.Buffer // the transcript; read it when the session is over
+	mark   string // in the environment of every process of the run
+	report string // the file where the runtime says how its scenario went
+	wire   transcript
+}
+
+// A transcript may be read while a recorder that was given up still writes it.
+type transcript struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (tr *transcript) Write(b []byte) (int, error) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.all.Write(b)
+}
+
+func (tr *transcript) String() string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.all.String()
 }
 
 // newFake prepares a run of the fake runtime with these arguments. Its processes

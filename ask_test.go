@@ -78,6 +78,9 @@ func TestRequests(t *testing.T) {
 				if n := len(r.sent("session/cancel")); (n == 1) != (tc.kind != "") {
 					t.Errorf("session/cancel went out %d times", n)
 				}
+				if want := map[bool]string{true: "end_turn", false: "cancelled"}[tc.kind == ""]; o.res.StopReason != want {
+					t.Errorf("stop reason %q, want %q", o.res.StopReason, want)
+				}
 				if want := strings.Contains(tc.answer, "selected"); (o.res.Refused == 1) != want {
 					t.Errorf("refused %d", o.res.Refused)
 				}

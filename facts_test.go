@@ -133,7 +133,7 @@ func (p *play) checkReport() {
 func (p *play) checkSent() {
 	want := map[string]string{"initialize": "initialize", "new": "initialize session/new"}[p.Facts.Fails]
 	var sent []string
-	for line := range bytes.Lines(p.fake.wire.Bytes()) {
+	for line := range bytes.Lines([]byte(p.fake.wire.String())) {
 		var entry struct{ Dir, Line string }
 		var m struct{ Method string }
 		if err := json.Unmarshal(line, &entry); err != nil {

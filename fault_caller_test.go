@@ -211,7 +211,7 @@ func TestStartContexts(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = a.Start(ctx, f.Config)
-		if wantKind(t, err, acp.ErrTurnCancelled); !errors.Is(err, cause) || f.wire.Len() > 0 {
+		if wantKind(t, err, acp.ErrTurnCancelled); !errors.Is(err, cause) || f.wire.String() != "" {
 			t.Errorf("%v, wire %q", err, f.wire.String())
 		}
 	})

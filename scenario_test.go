@@ -30,7 +30,7 @@ type scenario struct {
 	Facts                                facts
 	Script                               []map[string]json.RawMessage
 
-	file         string
+	text         []byte // of the file, as it is played
 	slowConsumer bool
 }
 
@@ -166,42 +166,28 @@ func readScenario(name string) (*scenario, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sc.file, err = filepath.Abs(name); err != nil {
-		return nil, err
-	}
 	if err := strict(b, sc); err != nil {
 		return nil, err
 	}
 	if sc.ID == "" || len(sc.Client) == 0 || len(sc.Script) == 0 {
 		return nil, errors.New("it lacks an id, a client or a script")
 	}
-	// The client acts later than the file says: the machine may be busy.
-	const later = 3
+	// The machine may be busy: the client acts later than the file says, and the
+	// runtime waits longer for it.
+	l := &sc.Limits
+	times := []*int{&l.HandshakeMS, &l.CallMS, &l.CancelGraceMS, &l.TurnMS, &l.IdleMS}
 	for i := range sc.Client {
 		a := &sc.Client[i]
-		a.CancelAfterMS, a.IdleTimeoutMS, a.IdleMS = later*a.CancelAfterMS, later*a.IdleTimeoutMS, later*a.IdleMS
+		times = append(times, &a.CancelAfterMS, &a.IdleTimeoutMS, &a.IdleMS)
 	}
-	l := &sc.Limits
-	l.HandshakeMS, l.CallMS, l.CancelGraceMS = later*l.HandshakeMS, later*l.CallMS, later*l.CancelGraceMS
-	l.TurnMS, l.IdleMS = later*l.TurnMS, later*l.IdleMS
+	for _, n := range times {
+		*n *= 3
+	}
+	sc.text = within.ReplaceAll(b, []byte("${0}0"))
 	return sc, nil
 }
 
 var within = regexp.MustCompile(`"within_ms": ?\d+`)
-
-// patient returns a copy of the scenario's file in which the runtime waits ten
-// times as long for the client.
-func (sc *scenario) patient(t *testing.T) string {
-	b, err := os.ReadFile(sc.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(t.TempDir(), "scenario.json")
-	if err := os.WriteFile(name, within.ReplaceAll(b, []byte("${0}0")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return name
-}
 
 // strict decodes what it knows and nothing else.
 func strict(b []byte, v any) error {
@@ -234,7 +220,11 @@ type turn struct {
 
 // play plays the scenario and returns what was not as it should be.
 func (sc *scenario) play(t *testing.T) []string {
-	p := &play{scenario: sc, T: t, fake: newFake(t, "-scenario", sc.patient(t))}
+	name := filepath.Join(t.TempDir(), "scenario.json")
+	if err := os.WriteFile(name, sc.text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &play{scenario: sc, T: t, fake: newFake(t, "-scenario", name)}
 	cfg, l := &p.fake.Config, sc.Limits
 	if l.CallMS > 0 && l.CancelGraceMS > 0 {
 		t.Fatal("call_ms and cancel_grace_ms are the same timeout")
@@ -267,7 +257,7 @@ func (sc *scenario) play(t *testing.T) []string {
 	}
 	p.check()
 	if len(p.problems) > 0 {
-		t.Logf("the wire:\n%.20000s", &p.fake.wire)
+		t.Logf("the wire:\n%.20000s", p.fake.wire.String())
 	}
 	return p.problems
 }
@@ -276,7 +266,8 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // slack is what may be added to an upper bound: a second, as many times as there
 // are processes for a processor, now or in the last minute, the tests beside this
-// one among them, and two at least; or, under Wine, where every start of a process takes long, five.
+// one among them, and two at least; or, under Wine, where every start of a process
+// takes long, five.
 func slack() time.Duration {
 	if runtime.GOOS == "windows" {
 		return 5 * time.Second

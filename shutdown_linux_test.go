@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -86,7 +87,9 @@ func TestWatch(t *testing.T) {
 // A leader that somebody else reaped leaves a number that may be another
 // group's: nothing is signalled, whenever the reap came.
 func TestNoSignalBehindAForeignReap(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would close what is forgotten
 	for _, seen := range []bool{false, true} {
+		before := descriptors(t)
 		s := spawnShell(t, "exec 3<&0; cat <&3 & exit 0") // cat stays in the group
 		if seen {
 			<-s.exited
@@ -110,6 +113,9 @@ func TestNoSignalBehindAForeignReap(t *testing.T) {
 		}
 		if got := s.end(); got != (exitStatus{"exit status unknown", -1}) {
 			t.Error(got)
+		}
+		if after := descriptors(t); after != before {
+			t.Errorf("descriptors were %s, are %s", before, after)
 		}
 	}
 }

@@ -127,15 +127,13 @@ func closeAll(files [3]*os.File) {
 // was already reaped by somebody else: its number is not ours to wait for.
 func (g *group) reap(foreign bool) exitStatus {
 	defer g.release()
-	if foreign {
-		_ = g.leader.Release()
-		return exitStatus{"exit status unknown", -1}
+	if !foreign {
+		if state, err := g.leader.Wait(); err == nil {
+			return exitStatus{strings.TrimSuffix(state.String(), " (core dumped)"), state.ExitCode()}
+		}
 	}
-	state, err := g.leader.Wait()
-	if err != nil {
-		return exitStatus{"exit status unknown", -1}
-	}
-	return exitStatus{strings.TrimSuffix(state.String(), " (core dumped)"), state.ExitCode()}
+	_ = g.leader.Release() // a Wait that fails keeps its descriptor
+	return exitStatus{"exit status unknown", -1}
 }
 
 func startFailure(err error) *Error {

@@ -6,9 +6,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -88,17 +90,16 @@ func (d *sshd) run(name string, args ...string) {
 	}
 }
 
-// listen starts the server with a host key, on a free port, and returns when it
-// listens. It ends with the test, and so do its sessions.
+// listen starts the server with a host key, on a free port below those that the
+// system deals out meanwhile, and returns when it listens. It ends with the test,
+// and so do its sessions.
 func (d *sshd) listen(hostKey string, config ...string) {
 	d.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	d.port = l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		d.t.Fatal(err)
+	for free := false; !free; {
+		d.port = 20_000 + mathrand.IntN(10_000)
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(d.port)); err == nil {
+			free = l.Close() == nil
+		}
 	}
 	d.write("server", 0o600, fmt.Sprintf(`ListenAddress 127.0.0.1
 Port %d
@@ -239,7 +240,8 @@ func TestSSHTurns(t *testing.T) {
 				config = []string{"ForceCommand exec " + shell + ` -c "$SSH_ORIGINAL_COMMAND"`}
 			}
 			d := newSSHD(t, config...)
-			const secret = "s3cr3t 'of\n\ttwo\\ lines\xff\n"
+			word := rand.Text() // on nobody else's argument list
+			secret := word + " 'of\n\ttwo\\ lines\xff\n"
 			f := d.remote(newFake(t, "-plain"))
 			f.SSH.PassEnv = append(f.SSH.PassEnv, "PASSED_KEY", "PASSED_BLANK", "PASSED_UNSET")
 			f.Env = append(f.Env, "NOT_PASSED=x", "PASSED_BLANK= ", "PASSED_KEY="+secret)
@@ -262,7 +264,7 @@ func TestSSHTurns(t *testing.T) {
 					t.Errorf("%s: %+v, %v", prompt, res, err)
 				}
 			}
-			if n := argumentLists("s3cr3t"); n != 0 {
+			if n := argumentLists(word); n != 0 {
 				t.Errorf("the value is on %d argument lists", n)
 			}
 			if n := argumentLists("PASSED_KEY="); n < 2 { // or the check above sees nothing
@@ -272,7 +274,7 @@ func TestSSHTurns(t *testing.T) {
 				t.Error(err)
 			}
 			for what, text := range map[string]string{"log": log.String(), "transcript": f.wire.String()} {
-				if strings.Contains(text, "s3cr3t") || !strings.Contains(text, s.ID()) {
+				if strings.Contains(text, word) || !strings.Contains(text, s.ID()) {
 					t.Errorf("%s: %s", what, text)
 				}
 			}
@@ -312,7 +314,7 @@ func TestSSHStartFails(t *testing.T) {
 		{"a login script that reads", func(f *fake) {
 			d.listen("host", `ForceCommand read line; eval "$SSH_ORIGINAL_COMMAND"`)
 		}, acp.ErrPortExit, []string{early + "exit status 93", "acp: the passed variables arrived damaged; nothing was started"}},
-		{"a connection refused", func(*fake) { d.port = closedPort(t); d.client("user") }, acp.ErrPortExit,
+		{"a connection refused", func(*fake) { d.port = 1; d.client("user") }, acp.ErrPortExit,
 			[]string{failed, "Connection refused"}},
 		{"a key refused", func(*fake) { d.client("stranger") }, acp.ErrPortExit, []string{failed, "Permission denied"}},
 		{"an option as host", func(f *fake) { f.SSH.Host = "-oProxyCommand=x" }, acp.ErrAgentNotFound, nil},
@@ -336,17 +338,6 @@ func TestSSHMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := f.start()
 	wantKind(t, err, acp.ErrAgentNotFound, "ssh")
-}
-
-// closedPort returns a port that nobody listens on.
-func closedPort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // TestSSHHostKeys has every mode meet a host that is new, known, and known by

@@ -33,8 +33,6 @@ func (p *player) process(s step) error {
 	case "on_term_ms":
 		p.handleTerm(s)
 		return nil
-	case "touch":
-		return os.WriteFile(s.Touch, []byte("here\n"), 0o600)
 	case "stop_self":
 		return stopSelf()
 	case "kill_self":

@@ -65,7 +65,6 @@ type step struct {
 	OnTermMS    *int     `json:"on_term_ms"`   // handle the graceful signal: work so long, touch the path, exit
 	Path        string   `json:"path"`         // on_term_ms
 	Status      int      `json:"status"`       // on_term_ms: the exit status
-	Touch       string   `json:"touch"`        // PATH: write that file
 	StopSelf    bool     `json:"stop_self"`    // SIGSTOP
 	KillSelf    bool     `json:"kill_self"`    // SIGKILL
 	SpawnHolder int      `json:"spawn_holder"` // SECONDS: a child that holds stdout and stderr

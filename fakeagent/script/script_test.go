@@ -396,7 +396,6 @@ func TestProcess(t *testing.T) {
 			">{\"method\":\"b\"}\n<x\n>{\"method\":\"a\"}", 9, false},
 		{"writer", `{"spawn_writer":1,"line":"w"},{"sleep_ms":300},{"exit":0}`, "<w\n<w\n<w", 0, false},
 		{"replacing children", `{"respawn":2,"gap_ms":10,"seconds":1},{"sleep_ms":50},{"send":"x"}`, "<x", 0, false},
-		{"touch", `{"touch":"` + filepath.ToSlash(filepath.Join(t.TempDir(), "x")) + `"}`, ``, 0, false},
 		{"killed", `{"send":"x"},{"kill_self":true},{"sleep_ms":60000}`, `<x`, -1, false},
 	}
 	for _, test := range tests {
